@@ -10,22 +10,13 @@ from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.event import Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.status import LastSeen, NodeStatus, RankStatus
-from holdfast.cli.directline import DirectLine
 from holdfast.cli.logs import LogLine, LogRequest
 from holdfast.cli.output import remark
 from holdfast.cli.seen import RecordedIncidents, SeenStatus, seen_last
-from holdfast.cli.site import Answer, Document
-from holdfast.cli.statedirectory import (
-    RunningJob,
-    StateDirectory,
-    find_state_directory,
-    is_over,
-    runs_under_here,
-)
+from holdfast.cli.statedirectory import StateDirectory, find_state_directory, is_over, runs_under_here
 from holdfast.cli.target import Target, only_one, split_job
-from holdfast.cli.view.journal import gone_text
-from holdfast.cli.watchdogclient import WatchdogClient
-from holdfast.cli.watchdogsource import WatchdogSource, hand_in, no_server_check, remark_end
+from holdfast.cli.watchdogclient import DirectLine, WatchdogClient, gone_text
+from holdfast.cli.watchdogsource import Answer, Document, WatchdogSource, hand_in, no_server_check, remark_end
 from holdfast.wire.access import Access
 from holdfast.wire.address import Address
 from holdfast.wire.credential import Credential
@@ -42,7 +33,7 @@ class LocalSource:
 
     def __init__(self, directory: StateDirectory) -> None:
         self.directory = directory
-        self.job = job_of(directory).job
+        self.job = job_of(directory)
 
     def status(self) -> SeenStatus:
         return self._asked(
@@ -154,18 +145,18 @@ class LocalSite:
         return hand_in(self.source().client(), document, timeout_s)
 
 
-def job_of(directory: StateDirectory) -> RunningJob:
+def job_of(directory: StateDirectory) -> str:
     """Which job a state directory belongs to. Raises Unavailable when it is none."""
-    job = directory.running_job()
-    if job is None:
+    running = directory.running_job()
+    if running is None:
         raise Unavailable(f"{directory.root} is no state directory of a run")
-    return job
+    return running.job
 
 
 def _find(named: str) -> StateDirectory:
     """The directory under here of the job that was named. Raises InvalidInput naming those there are."""
     namespace, _, name = named.rpartition("/")
-    jobs = {directory: job_of(directory).job for directory in runs_under_here()}
+    jobs = {directory: job_of(directory) for directory in runs_under_here()}
     fits = [each for each, job in jobs.items() if job == named or (not namespace and job.endswith(f"/{name}"))]
     if not fits:
         known = ", ".join(sorted(jobs.values())) or "none"

@@ -1,22 +1,21 @@
 """The ports: where jobs are found, what is read of one, and where an intervention is handed in.
 
-Three things fill them: a run on this machine (`localsite`), a watchdog by its address (`addresssite`), and a
-cluster (`cluster.clustersite`). `opening` chooses among them.
+Three things fill them: a run on this machine (`localsite`), a watchdog by its address (`watchdogsource`), and a
+cluster (`cluster.clustersite`). Each is imported when it is meant: a read on this machine starts at once.
 """
 
+import os
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from holdfast.api.event import Journaled
 from holdfast.api.incident import Incident
-from holdfast.api.intervention import InterventionState
 from holdfast.api.status import NodeStatus, RankStatus
 from holdfast.cli.logs import LogLine, LogRequest
 from holdfast.cli.seen import RecordedIncidents, SeenStatus
+from holdfast.cli.target import Place, Surroundings, Target, place_of
 from holdfast.cli.watchdogclient import WatchdogClient
-
-Document = dict[str, Any]
+from holdfast.cli.watchdogsource import Answer, Document
 
 
 class JobSource(Protocol):
@@ -56,15 +55,6 @@ class JobSource(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What became of an intervention so far. `name` is what it is called from now on."""
-
-    name: str
-    state: InterventionState
-    outcome: str
-
-
 class Site(Protocol):
     """An installation. Raises as `JobSource` does."""
 
@@ -83,3 +73,31 @@ class Site(Protocol):
     def hand_in(self, document: Document, timeout_s: float) -> Answer:
         """Hand in an Intervention and wait for its outcome; 0 returns at once."""
         ...
+
+
+def open_site(target: Target) -> Site:
+    """The installation that `target` means. Raises InvalidInput, Unavailable."""
+    match place_of(target, look_around):
+        case Place.STATE_DIRECTORY:
+            from holdfast.cli.localsite import LocalSite
+
+            return LocalSite(target)
+        case Place.ADDRESS:
+            from holdfast.cli.watchdogsource import AddressSite
+
+            return AddressSite(target)
+        case Place.CLUSTER:
+            from holdfast.cli.cluster.clustersite import ClusterSite
+
+            return ClusterSite(target)
+
+
+def look_around() -> Surroundings:
+    """What there is in this directory and this process's environment."""
+    from holdfast.cli.statedirectory import runs_under_here
+
+    if runs_under_here():
+        return Surroundings.LOCAL_RUN
+    if os.environ.get("KUBECONFIG") or os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return Surroundings.CLUSTER_ACCESS
+    return Surroundings.NOTHING

@@ -157,9 +157,12 @@ def is_over(directory: StateDirectory) -> bool:
     except OSError:
         return False
     try:
-        holder = os.read(descriptor, 32).decode(errors="replace").strip()
-        if not _lives(holder):
+        try:
+            os.kill(int(os.read(descriptor, 32)), 0)
+        except (ValueError, ProcessLookupError):
             return True
+        except PermissionError:
+            pass  # it lives, and is another user's
         # Its number may be another process's by now. The lock is tried only then: a run that begins could meet it.
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -168,16 +171,6 @@ def is_over(directory: StateDirectory) -> bool:
         return True
     finally:
         os.close(descriptor)
-
-
-def _lives(pid: str) -> bool:
-    try:
-        os.kill(int(pid), 0)
-    except (ValueError, ProcessLookupError):
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _read(file: Path, kind: type[Content]) -> Content | None:

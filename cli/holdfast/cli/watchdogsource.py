@@ -1,13 +1,15 @@
 """A job read from its watchdog, and interventions handed straight to it: all there is without a cluster.
 
-What a watchdog still says of a job that is over is said to be that, on stderr.
+`AddressSite` is a watchdog by its address and a token file, for those who started the parts themselves. What a
+watchdog still says of a job that is over is said to be that, on stderr.
 """
 
 import secrets
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.event import Journaled
@@ -17,11 +19,26 @@ from holdfast.api.status import NodeStatus, RankStatus
 from holdfast.cli.logs import KeptLogs, Known, LogLine, LogRequest
 from holdfast.cli.output import remark
 from holdfast.cli.seen import RecordedIncidents, SeenStatus, seen
-from holdfast.cli.site import Answer, Document
+from holdfast.cli.target import Target, only_one, split_job
 from holdfast.cli.view.status import ended_text
-from holdfast.cli.watchdogclient import WatchdogClient
+from holdfast.cli.watchdogclient import DirectLine, WatchdogClient, job_statuses
+from holdfast.wire.access import Access
+from holdfast.wire.address import Address
+from holdfast.wire.credential import Credential
+from holdfast.wire.trust import Trust
 
+Document = dict[str, Any]
+DEFAULT_NAMESPACE: Final = "default"
 RETRY_S: Final = 0.2  # the watchdog itself waits for the answer first
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of an intervention so far. `name` is what it is called from now on."""
+
+    name: str
+    state: InterventionState
+    outcome: str
 
 
 class WatchdogSource:
@@ -67,6 +84,45 @@ class WatchdogSource:
         except (Unavailable, InvalidInput):
             return  # the answer that was asked for is there, and this is only a word beside it
         remark_end(seen(status))
+
+
+class AddressSite:
+    """Fills `site.Site`. Raises InvalidInput when the address is none, Unavailable when a file cannot be read."""
+
+    def __init__(self, target: Target) -> None:
+        assert target.watchdog is not None
+        self._target = target
+        self._address = target.watchdog
+        address = Address.parse(
+            target.watchdog, given_by="--watchdog", fix="write HOST:PORT, such as 127.0.0.1:7077"
+        )
+        if target.token_file is None:
+            fix = "give the file with the token that the watchdog takes"
+            raise InvalidInput(Problem("--token-file", None, fix))
+        trust = Trust(target.ca_file)
+        trust.pem()  # what is no certificate is somebody's mistake, and now is when it is made
+        access = Access(address, Credential(file=target.token_file), trust)
+        self._line = DirectLine(access, token_of=str(target.token_file))
+
+    def statuses(self) -> tuple[SeenStatus, ...]:
+        if self._target.job is not None:
+            return (self.source().status(),)
+        return tuple(seen(status) for status in job_statuses(self._line))
+
+    def source(self) -> WatchdogSource:
+        return WatchdogSource(self._client())
+
+    def check(self, document: Document) -> Document:
+        return no_server_check()
+
+    def hand_in(self, document: Document, timeout_s: float) -> Answer:
+        return hand_in(self._client(), document, timeout_s)
+
+    def _client(self) -> WatchdogClient:
+        named = self._target.job
+        if named is None:
+            named = only_one(tuple(each.job for each in job_statuses(self._line)), self._address)
+        return WatchdogClient(self._line, "/".join(split_job(named, DEFAULT_NAMESPACE)))
 
 
 def remark_end(status: SeenStatus) -> None:

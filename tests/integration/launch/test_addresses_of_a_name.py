@@ -15,7 +15,7 @@ from fake_watchdog import JOB, TOKEN, FakeWatchdog
 from holdfast.agent.launch.connection import Connection
 from holdfast.api.membership import Join
 from holdfast.api.standing import STANDBY_STATUS, STANDING_HEADER, Standing
-from holdfast.cli.directline import DirectLine
+from holdfast.cli.watchdogclient import DirectLine
 from holdfast.watchdog.servicepeer import ServicePeer
 from holdfast.wire.access import Access
 from holdfast.wire.address import Address

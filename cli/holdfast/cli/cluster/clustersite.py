@@ -9,17 +9,25 @@ from typing import Any, Final
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionState
-from holdfast.cli.cluster.kubeapi import Forbidden, KubeApi, connect, listed
+from holdfast.cli.cluster.kubeapi import (
+    CREATE_INTERVENTION,
+    GET_INTERVENTION,
+    GET_JOB,
+    LIST_JOBS,
+    Forbidden,
+    KubeApi,
+    Right,
+    connect,
+    listed,
+)
 from holdfast.cli.cluster.proxiedline import Installation, ProxiedLine
 from holdfast.cli.cluster.record import JobRecord, incidents_in, read_record, seen_in
-from holdfast.cli.cluster.rights import CREATE_INTERVENTION, GET_INTERVENTION, GET_JOB, LIST_JOBS
 from holdfast.cli.logs import KeptLogs, LogLine, LogRequest
 from holdfast.cli.output import remark
 from holdfast.cli.seen import RecordedIncidents, SeenStatus
-from holdfast.cli.site import Answer, Document
 from holdfast.cli.target import Breadth, Target, only_one, split_job
 from holdfast.cli.watchdogclient import Line, WatchdogClient
-from holdfast.cli.watchdogsource import WatchdogSource
+from holdfast.cli.watchdogsource import Answer, Document, WatchdogSource
 from holdfast.wire.kube.reply import Reply
 
 GROUP_PATH: Final = "/apis/holdfast.dev/v1alpha1"
@@ -74,7 +82,7 @@ class TrainingJobs:
     def list(self, namespace: str | None) -> tuple[JobRecord, ...]:
         """Those of a namespace, or of all."""
         path = f"{GROUP_PATH}/trainingjobs" if namespace is None else _jobs_path(namespace)
-        items = listed(lambda query: self.understood(self._api.ask("GET", path, query=query), str(LIST_JOBS)))
+        items = listed(lambda query: self.understood(self._api.ask("GET", path, query=query), LIST_JOBS))
         return tuple(read_record(item) for item in items)
 
     def get(self, job: str) -> JobRecord:
@@ -83,9 +91,9 @@ class TrainingJobs:
         if reply.status == 404 and _is_installed(reply):
             others = ", ".join(each.metadata.name for each in self.list(namespace)) or "none"
             raise InvalidInput(Problem("job", job, f"the jobs of namespace {namespace} are: {others}"))
-        return read_record(self.understood(reply, str(GET_JOB)))
+        return read_record(self.understood(reply, GET_JOB))
 
-    def understood(self, reply: Reply, right: str) -> Any:
+    def understood(self, reply: Reply, right: Right) -> Any:
         """What an answer about one of our kinds holds."""
         if reply.status == 404 and not _is_installed(reply):
             raise Unavailable(
@@ -130,13 +138,13 @@ class ClusterSite:
             time.sleep(min(wait_s, max(0.0, deadline - time.monotonic())))
             wait_s = min(2 * wait_s, RETRY_MAX_S)
             path = f"{_interventions_path(document)}/{found.name}"
-            found = _answer(self._api.get(path, str(GET_INTERVENTION)))
+            found = _answer(self._api.get(path, GET_INTERVENTION))
         return found
 
     def _create(self, document: Document, query: dict[str, str]) -> Any:
         query = {"fieldManager": FIELD_MANAGER, **query}
         reply = self._api.ask("POST", _interventions_path(document), document, query=query)
-        return self._jobs.understood(reply, str(CREATE_INTERVENTION))
+        return self._jobs.understood(reply, CREATE_INTERVENTION)
 
     def _job(self) -> str:
         named = self._target.job

@@ -14,8 +14,7 @@ from typing import Any, Final
 from holdfast.agent.launch.logs import BEGINS
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.status import RankStatus
-from holdfast.cli.cluster.kubeapi import Gone, KubeApi
-from holdfast.cli.cluster.rights import GET_POD_LOG
+from holdfast.cli.cluster.kubeapi import GET_POD_LOG, Gone, KubeApi
 from holdfast.cli.logs import (
     Ending,
     KeptLogs,
@@ -53,7 +52,7 @@ class PodLogs:
             query["follow"] = "true"
             if request.tail is not None:
                 query["tailLines"] = str(request.tail * ranks)
-        return self.api.lines(f"/api/v1/namespaces/{self.namespace}/pods/{pod}/log", str(GET_POD_LOG), query=query)
+        return self.api.lines(f"/api/v1/namespaces/{self.namespace}/pods/{pod}/log", GET_POD_LOG, query=query)
 
 
 def lines_of(logs: PodLogs, ranks: Ranks, request: LogRequest, kept: KeptLogs) -> Iterator[LogLine]:

@@ -14,8 +14,7 @@ import click
 
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.cli.commands.intervene import take
-from holdfast.cli.exitcode import ExitCode
-from holdfast.cli.output import Format, emit, format_option, remark
+from holdfast.cli.output import ExitCode, Format, emit, format_option, remark
 from holdfast.cli.target import Program
 from holdfast.cli.view.checkpoints import (
     catalogue_text,

@@ -9,11 +9,10 @@ import click
 from holdfast.api.errors import HoldfastError
 from holdfast.api.intervention import InterventionAction, InterventionState
 from holdfast.api.selftest import TestLevel
-from holdfast.cli.exitcode import ExitCode
-from holdfast.cli.opening import open_site
-from holdfast.cli.output import emit_yaml, remark
-from holdfast.cli.site import Answer, Document, JobSource, Site
+from holdfast.cli.output import ExitCode, emit_yaml, remark
+from holdfast.cli.site import JobSource, Site, open_site
 from holdfast.cli.target import JobWord, Target, target_options
+from holdfast.cli.watchdogsource import Answer, Document
 
 DEFAULT_TIMEOUT_S = 60.0
 
@@ -201,11 +200,7 @@ def _show(site: Site, source: JobSource, document: Document, dry_run: DryRun) ->
         lines = [f"Only the shape was checked; what would happen is unknown: {error}"]
     else:
         is_refused = told.state is InterventionState.REFUSED
-        lines = [
-            f"It would be {told.state.value}: {told.outcome}"
-            if told.outcome
-            else f"It would be {told.state.value}"
-        ]
+        lines = [f"It would be {told.state.value}" + (f": {told.outcome}" if told.outcome else "")]
         if not is_refused:
             lines += ["What would happen now:", *(f"- {each}" for each in told.effects)]
     for line in "\n".join(lines).splitlines():

@@ -2,16 +2,16 @@
 
 import click
 
-from holdfast.cli.exitcode import ExitCode
 from holdfast.cli.logs import Ending, LogRequest, Which
-from holdfast.cli.opening import open_site
-from holdfast.cli.output import Format, emit, format_option
+from holdfast.cli.output import ExitCode, Format, emit, format_option
+from holdfast.cli.site import open_site
 from holdfast.cli.target import Breadth, JobWord, Target, target_options
-from holdfast.cli.view.nodes import nodes_text, nodes_wide_text
 from holdfast.cli.view.status import (
     job_name,
     jobs_text,
     jobs_wide_text,
+    nodes_text,
+    nodes_wide_text,
     rank_shown,
     ranks_text,
     ranks_wide_text,

@@ -1,11 +1,9 @@
 """One embedded run from start to end: watchdog, local nodes, faults, and everything put away afterwards."""
 
 import asyncio
-import contextlib
 import dataclasses
 import shutil
 import signal
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -15,17 +13,14 @@ import msgspec
 from holdfast.api.errors import Unavailable
 from holdfast.api.status import JobPhase
 from holdfast.api.trainingjob import policy_of
-from holdfast.cli.embedded.audience import Audience, follow
+from holdfast.cli.embedded.audience import Audience, Picture, follow
 from holdfast.cli.embedded.faultscript import ScriptedFault, drills_of, is_relayed, variables_of
 from holdfast.cli.embedded.injector import Injector
 from holdfast.cli.embedded.jobfile import Prepared
-from holdfast.cli.embedded.link import WatchdogLink
-from holdfast.cli.embedded.localcluster import LocalCluster
+from holdfast.cli.embedded.localcluster import LocalCluster, PlacementOptions
 from holdfast.cli.embedded.localnode import NodeOptions
-from holdfast.cli.embedded.placement import PlacementOptions
-from holdfast.cli.embedded.watchdogprocess import WatchdogProcess
+from holdfast.cli.embedded.watchdog import WatchdogLink, WatchdogProcess
 from holdfast.cli.statedirectory import RunningJob, StateDirectory, run_lock
-from holdfast.cli.view.news import Picture
 
 DRAIN_S: Final = 5.0
 VERDICT_S: Final = 2.0
@@ -98,9 +93,8 @@ async def _run(
         audience.say("an earlier run failed; this one goes on from its newest checkpoint")
         await link.restart("the job was run again after it had failed")
     elif before is not None and observes:
-        await link.restart(
-            "the job was run again after it had been stopped"
-        )  # that none of its workers is left is no fault
+        # That none of its workers is left is no fault.
+        await link.restart("the job was run again after it had been stopped")
     await link.submit(msgspec.structs.replace(policy_of(options.prepared.job), observe=observes))
     if options.beginning is Beginning.FRESH:
         # The job may have named a place of its own, where what was saved before stays.
@@ -109,15 +103,14 @@ async def _run(
     following = asyncio.create_task(follow(link, audience))
     others = [
         asyncio.create_task(watchdog.supervise()),
-        asyncio.create_task(link.operate(cluster.outbox, cluster.show)),
+        asyncio.create_task(link.operate(cluster)),
         asyncio.create_task(cluster.run()),
     ]
     injector = Injector(link, cluster, watchdog, audience.say)
     if options.faults:
         others.append(asyncio.create_task(_inject(options, injector)))
     try:
-        with _interruptible() as interrupted:
-            picture = await _first_to_end(following, others, interrupted)
+        picture = await _first_to_end(following, others)
         await cluster.drain(DRAIN_S)
         return dataclasses.replace(picture, missed=injector.missed)
     finally:
@@ -127,10 +120,11 @@ async def _run(
         await cluster.stop()
 
 
-async def _first_to_end(
-    following: asyncio.Task[Picture], others: list[asyncio.Task[None]], interrupted: asyncio.Event
-) -> Picture:
-    """The last picture of the job, unless something else ends the run first."""
+async def _first_to_end(following: asyncio.Task[Picture], others: list[asyncio.Task[None]]) -> Picture:
+    """The last picture of the job, unless something else or a signal ends the run first."""
+    loop, interrupted = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupted.set)
     signalled = asyncio.create_task(interrupted.wait())
     try:
         await asyncio.wait((following, signalled, *others), return_when=asyncio.FIRST_COMPLETED)
@@ -145,6 +139,9 @@ async def _first_to_end(
         raise Interrupted
     finally:
         signalled.cancel()
+        # Stopping takes seconds at most; a second Ctrl-C must not leave half of it undone.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, lambda: None)
 
 
 async def _inject(options: RunOptions, injector: Injector) -> None:
@@ -167,20 +164,6 @@ def _node_options(options: RunOptions, address: str) -> NodeOptions:
         variables=variables_of(options.faults),
         drills=drills_of(options.faults, gpus=job.spec.local_size()),
     )
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[asyncio.Event]:
-    loop = asyncio.get_running_loop()
-    interrupted = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, interrupted.set)
-    try:
-        yield interrupted
-    finally:
-        # Stopping takes seconds at most; a second Ctrl-C must not leave half of it undone.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, lambda: None)
 
 
 def _lay_out(options: RunOptions) -> None:

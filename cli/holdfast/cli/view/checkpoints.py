@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast.cli.view.table import UNKNOWN, pairs, table
+from holdfast.cli.output import UNKNOWN, pairs, table
 
 Shown = Mapping[str, Any]
 

@@ -6,7 +6,7 @@ import msgspec
 
 from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import Incident, IncidentState, Rung
-from holdfast.cli.view.table import UNKNOWN, number, seconds, table
+from holdfast.cli.output import UNKNOWN, number, seconds, table
 
 RUNG_WORDS = {
     Rung.SKIP_STEP: "skipped the step",
@@ -17,20 +17,12 @@ RUNG_WORDS = {
     Rung.REWIND: "rewound",
     Rung.PAGE: "paged a human",
 }
-
+# No node is to blame for these.
+_NOBODY = (FindingKind.USER_CODE, FindingKind.NOTHING_TO_RESTORE)
 CAUSE_WIDTH = 34
 GPU_WIDTH = 12
-INCIDENT_HEADERS = (
-    "INCIDENT",
-    "KIND",
-    "CULPRIT",
-    "CAUSE",
-    "RUNG",
-    "DETECTED",
-    "NEW STEP",
-    "STEPS LOST",
-    "STATE",
-)
+_HEADERS = ("INCIDENT", "KIND", "CULPRIT", "CAUSE", "RUNG", "DETECTED", "NEW STEP", "STEPS LOST", "STATE")
+_RECORDED_HEADERS = ("INCIDENT", "KIND", "CULPRIT", "CAUSE", "ACTION", "NEW STEP", "STATE")
 
 
 def culprit_text(incident: Incident) -> str:
@@ -79,13 +71,30 @@ def rung_text(incident: Incident) -> str:
     return "none" if incident.rung is None else f"{incident.rung.value} {RUNG_WORDS[incident.rung]}"
 
 
-def incident_row(incident: Incident) -> tuple[str, ...]:
-    """The cells of one incident, in the order of `INCIDENT_HEADERS`."""
+def incidents_text(incidents: Sequence[Incident]) -> str:
+    """One line per incident, oldest first."""
+    return (
+        table(_HEADERS, [_row(each, in_one_line(each.cause)) for each in incidents])
+        if incidents
+        else "no incident"
+    )
+
+
+def incidents_wide_text(incidents: Sequence[Incident]) -> str:
+    """The same with every word of the cause, and in which round it broke."""
+    rows = [
+        (*_row(each, " ".join(each.cause.split())), f"{number(each.round)} to {number(each.recovered_round)}")
+        for each in incidents
+    ]
+    return table((*_HEADERS, "ROUND"), rows) if incidents else "no incident"
+
+
+def _row(incident: Incident, cause: str) -> tuple[str, ...]:
     return (
         incident.id,
         incident.kind.value,
         culprit_text(incident),
-        in_one_line(incident.cause),
+        cause,
         rung_text(incident),
         seconds(incident.time_to_detect_s),
         seconds(incident.time_to_recover_s),
@@ -94,80 +103,44 @@ def incident_row(incident: Incident) -> tuple[str, ...]:
     )
 
 
-def incidents_text(incidents: Sequence[Incident]) -> str:
-    """One line per incident, oldest first."""
-    if not incidents:
-        return "no incident"
-    return table(INCIDENT_HEADERS, [incident_row(incident) for incident in incidents])
-
-
-def incidents_wide_text(incidents: Sequence[Incident]) -> str:
-    """The same with every word of the cause, and in which round it broke."""
-    if not incidents:
-        return "no incident"
-    place = INCIDENT_HEADERS.index("CAUSE")
-    rows = []
-    for incident in incidents:
-        row = incident_row(incident)
-        cause = " ".join(incident.cause.split())
-        rounds = f"{number(incident.round)} to {number(incident.recovered_round)}"
-        rows.append((*row[:place], cause, *row[place + 1 :], rounds))
-    return table((*INCIDENT_HEADERS, "ROUND"), rows)
-
-
-RECORDED_HEADERS = ("INCIDENT", "KIND", "CULPRIT", "CAUSE", "ACTION", "NEW STEP", "STATE")
-
-
 def recorded_incidents_text(incidents: Sequence[Mapping[str, object]]) -> str:
     """Those a TrainingJob's status keeps, which may be of another version: read loosely. Oldest first."""
-    return table(RECORDED_HEADERS, [_recorded_row(each) for each in incidents]) if incidents else "no incident"
-
-
-def _recorded_row(incident: Mapping[str, object]) -> tuple[str, ...]:
-    recovered = incident.get("timeToRecoverSeconds")
-    return (
-        _word(incident.get("id")),
-        _word(incident.get("kind")),
-        _word(incident.get("culprit")),
-        in_one_line(_word(incident.get("cause"))),
-        in_one_line(_word(incident.get("action"))),
-        seconds(float(recovered) if isinstance(recovered, int | float) else None),
-        _word(incident.get("state")),
-    )
-
-
-def _word(value: object) -> str:
-    return UNKNOWN if value is None or value == "" else str(value)
+    rows = []
+    for incident in incidents:
+        told = {name: UNKNOWN if value in (None, "") else str(value) for name, value in incident.items()}
+        named = (told.get(name, UNKNOWN) for name in ("id", "kind", "culprit"))
+        long = (in_one_line(told.get(name, UNKNOWN)) for name in ("cause", "action"))
+        recovered = incident.get("timeToRecoverSeconds")
+        recovered_s = float(recovered) if isinstance(recovered, int | float) else None
+        rows.append((*named, *long, seconds(recovered_s), told.get("state", UNKNOWN)))
+    return table(_RECORDED_HEADERS, rows) if incidents else "no incident"
 
 
 def story(incident: Incident) -> str:
     """Everything known of one incident, for somebody who was not there."""
     state = "was reported" if is_report(incident) else f"is {incident.state.value.lower()}"
+    is_named_whole = not incident.innocent and incident.kind not in _NOBODY
+    whose = _doubted(incident, incident.culprit) if is_named_whole else culprit_text(incident)
+    sections = {
+        "evidence": [(each.at, f"{each.source}: {each.says}") for each in incident.evidence],
+        "actions": [
+            (each.at, f"rung {each.rung.value}: {each.does}, because {each.reason}") for each in incident.actions
+        ],
+        "timeline": [(each.at, each.what) for each in incident.timeline],
+    }
+    # Seconds since the fault began; evidence may be older.
+    told = {
+        title: [f"{at - incident.began_at:+8.3f} s  {says}" for at, says in moments]
+        for title, moments in sections.items()
+    }
+    told |= {"error": incident.error.splitlines(), "note": incident.note.splitlines()}
     parts = [
-        f"{incident.id}: {incident.kind} of {_whose(incident)} in {incident.job}",
+        f"{incident.id}: {incident.kind} of {whose} in {incident.job}",
         f"It {state}. {_cost(incident)}",
         f"cause       {incident.cause}\nconfidence  {_confidence(incident)}",
-        *_section(
-            "evidence", [f"{_at(incident, each.at)}  {each.source}: {each.says}" for each in incident.evidence]
-        ),
-        *_section(
-            "actions",
-            [
-                f"{_at(incident, action.at)}  rung {action.rung.value}: {action.does}, because {action.reason}"
-                for action in incident.actions
-            ],
-        ),
-        *_section("timeline", [f"{_at(incident, moment.at)}  {moment.what}" for moment in incident.timeline]),
-        *_section("error", incident.error.splitlines()),
-        *_section("note", incident.note.splitlines()),
+        *("\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in told.items() if lines),
     ]
     return "\n\n".join(parts)
-
-
-def _whose(incident: Incident) -> str:
-    if incident.innocent or incident.kind in (FindingKind.USER_CODE, FindingKind.NOTHING_TO_RESTORE):
-        return culprit_text(incident)
-    return _doubted(incident, incident.culprit)
 
 
 def _confidence(incident: Incident) -> str:
@@ -198,12 +171,3 @@ def _cost(incident: Incident) -> str:
     return (
         f"{detected}; the first new step completed {seconds(incident.time_to_recover_s)} after it; it cost {lost}."
     )
-
-
-def _section(title: str, lines: Sequence[str]) -> list[str]:
-    return ["\n".join([title, *(f"  {line}" for line in lines)])] if lines else []
-
-
-def _at(incident: Incident, at: float) -> str:
-    """Seconds since the fault began; evidence may be older."""
-    return f"{at - incident.began_at:+8.3f} s"

@@ -1,4 +1,4 @@
-"""A job's state and its ranks, as text."""
+"""A job's state, its ranks and its nodes, as text."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -6,17 +6,17 @@ from typing import Any
 
 import msgspec
 
-from holdfast.api.status import PendingTest, RankStatus
+from holdfast.api.condition import ConditionState
+from holdfast.api.status import Hearing, NodeStatus, RankStatus
+from holdfast.api.telemetry import GpuHealth
+from holdfast.cli.output import UNKNOWN, ago, number, pairs, ratio, seconds, table
 from holdfast.cli.seen import SeenStatus, Source
-from holdfast.cli.view.table import UNKNOWN, ago, number, pairs, seconds, table
 
 SAID_BY = {
     Source.WATCHDOG: "the watchdog",
     Source.RECORD: "the TrainingJob's status",
     Source.STORE: "the state directory of the run, which is over",
 }
-
-
 # Reports come once a second; a job that makes no step for so long, and for so many of its steps, stands still.
 QUIET_S_MIN = 10.0
 STEPS_MISSED = 5.0
@@ -57,12 +57,16 @@ def _facts(status: SeenStatus) -> list[tuple[str, str]]:
     if members is not None:
         joined = f" ({members.there} joined)" if members.there != members.ready else ""
         ready = f"{members.ready} of {members.wanted} ready{joined}, {members.spares} spare"
+    facts += [("round", number(status.round)), ("members", ready)]
+    tests = _tests(status)
+    facts += [("self-tests" if place == 0 else "", each) for place, each in enumerate(tests)]
+    # Nobody is to take a job for healthy that makes no steps.
+    expected_s = max(QUIET_S_MIN, STEPS_MISSED * (status.step_time_s or 0.0))
+    stands_still = status.step_age_s is not None and status.ended_at is None and status.step_age_s > expected_s
+    still = f"; no step for {seconds(status.step_age_s)}" if stands_still else ""
     facts += [
-        ("round", number(status.round)),
-        ("members", ready),
-        *_tests(status),
         ("world size", number(status.world_size)),
-        ("step", _step(status)),
+        ("step", f"{number(status.step)}{still}"),
         ("loss", number(status.loss)),
     ]
     if (since := status.unhealthy_from) is not None:  # the history that is trained on is to be given up
@@ -90,28 +94,18 @@ def ended_text(status: SeenStatus) -> str:
     return f"ended {at:%H:%M:%S}, {status.phase}" if is_recent else f"ended {at:%Y-%m-%d %H:%M:%S}, {status.phase}"
 
 
-def _step(status: SeenStatus) -> str:
-    """With a word when it stands still: nobody is to take a job for healthy that makes no steps."""
-    age_s = status.step_age_s
-    expected_s = max(QUIET_S_MIN, STEPS_MISSED * (status.step_time_s or 0.0))
-    still = age_s is not None and status.ended_at is None and age_s > expected_s
-    return f"{number(status.step)}; no step for {seconds(age_s)}" if still else number(status.step)
-
-
-def _tests(status: SeenStatus) -> list[tuple[str, str]]:
+def _tests(status: SeenStatus) -> list[str]:
     """Only while some are waited for, a line for each that the status names."""
-    tests = status.tests or ()
-    rest = (status.tests_total or 0) - len(tests)
-    told = [_test(each, status.now) for each in tests] + [f"{rest} more"] * (rest > 0)
-    return [("self-tests" if place == 0 else "", each) for place, each in enumerate(told)]
-
-
-def _test(test: PendingTest, now: float | None) -> str:
-    asked = f"asked {seconds(max(0.0, now - test.at))} ago" if now is not None else "asked"
-    told = f"{test.level} of {test.node}, {asked} ({test.reason})"
-    if test.waits_for:
-        return f"{told}; waits for {test.waits_for}"
-    return f"{told}; no ranks before" if test.bars else f"{told}; waits until no worker runs"
+    told = []
+    for test in status.tests or ():
+        if test.waits_for:
+            waits = f"waits for {test.waits_for}"
+        else:
+            waits = "no ranks before" if test.bars else "waits until no worker runs"
+        asked = "asked" if status.now is None else f"asked {seconds(max(0.0, status.now - test.at))} ago"
+        told.append(f"{test.level} of {test.node}, {asked} ({test.reason}); {waits}")
+    rest = (status.tests_total or 0) - len(told)
+    return [*told, f"{rest} more"] if rest > 0 else told
 
 
 def _checkpoint(status: SeenStatus) -> str:
@@ -169,12 +163,8 @@ def _job_row(job: SeenStatus) -> tuple[str, ...]:
     return (namespace, name, job.phase or UNKNOWN, number(job.step), ready, incidents, ratio(job.ettr))
 
 
-def ratio(value: float | None) -> str:
-    """A share in percent; Unknown is a question mark."""
-    return UNKNOWN if value is None else f"{value:.1%}"
-
-
 RANK_HEADERS = ("RANK", "NODE", "PROCESS", "PHASE", "STEP", "LOSS", "STEP TIME", "PROGRESS", "HEARD", "PID")
+NO_ROUND = "no round is running"
 
 
 def rank_row(rank: RankStatus) -> tuple[str, ...]:
@@ -205,17 +195,76 @@ def rank_shown(rank: RankStatus) -> dict[str, Any]:
 
 def ranks_text(ranks: Sequence[RankStatus]) -> str:
     """One line per rank."""
-    if not ranks:
-        return "no round is running"
-    return table(RANK_HEADERS, [rank_row(rank) for rank in ranks])
+    return table(RANK_HEADERS, [rank_row(rank) for rank in ranks]) if ranks else NO_ROUND
 
 
 def ranks_wide_text(ranks: Sequence[RankStatus]) -> str:
     """One longer line per rank."""
-    if not ranks:
-        return "no round is running"
-    headers = (*RANK_HEADERS, "MEMBER", "LOCAL NORM", "GRADIENT NORM")
-    return table(
-        headers,
-        [(*rank_row(rank), rank.member, number(rank.local_grad_norm), number(rank.grad_norm)) for rank in ranks],
+    rows = [(*rank_row(rank), rank.member, number(rank.local_grad_norm), number(rank.grad_norm)) for rank in ranks]
+    return table((*RANK_HEADERS, "MEMBER", "LOCAL NORM", "GRADIENT NORM"), rows) if ranks else NO_ROUND
+
+
+NODE_HEADERS = ("NODE", "HEARD", "GPUS", "HEALTH", "HOTTEST", "POWER", "BUSY", "TROUBLE")
+GPU_HEADERS = ("NODE", "GPU", "UUID", "HEALTH", "TEMPERATURE", "MEMORY", "POWER", "BUSY")
+NO_NODE = "no agent has reported"
+HEARING = {Hearing.SILENT: "silent", Hearing.ENDED: "of a job that is over"}
+# A margin worth a word: the detectors' own is 3 C, for a minute.
+WARM_C = 5.0
+
+
+def nodes_text(nodes: Sequence[NodeStatus]) -> str:
+    """One line per node."""
+    return table(NODE_HEADERS, [_node_row(node) for node in nodes]) if nodes else NO_NODE
+
+
+def nodes_wide_text(nodes: Sequence[NodeStatus]) -> str:
+    """One line per GPU; a node without any has one line of its own."""
+    rows: list[tuple[str, ...]] = []
+    for node in nodes:
+        if not node.gpus:
+            rows.append((node.node, "none", *[UNKNOWN] * 6))
+        for gpu in node.gpus:
+            heats = (_unit(gpu.temperature_c, "C"), _unit(gpu.memory_temperature_c, "C"))
+            power, busy = _unit(gpu.power_w, "W"), _percent(gpu.utilization_ratio)
+            rows.append((node.node, str(gpu.index), gpu.uuid, gpu.health.value, *heats, power, busy))
+    return table(GPU_HEADERS, rows) if rows else NO_NODE
+
+
+def _node_row(node: NodeStatus) -> tuple[str, ...]:
+    temperatures = [gpu.temperature_c for gpu in node.gpus if gpu.temperature_c is not None]
+    powers = [gpu.power_w for gpu in node.gpus if gpu.power_w is not None]
+    counts = {health: sum(gpu.health is health for gpu in node.gpus) for health in GpuHealth}
+    healths = ", ".join(f"{count} {health.value.lower()}" for health, count in counts.items() if count)
+    busy = [gpu.utilization_ratio for gpu in node.gpus if gpu.utilization_ratio is not None]
+    return (
+        node.node,
+        ago(node.heard_age_s),
+        str(len(node.gpus)),
+        healths or "none",
+        _unit(max(temperatures, default=None), "C"),
+        _unit(sum(powers) if powers else None, "W"),
+        _percent(sum(busy) / len(busy) if busy else None),
+        _trouble(node),
     )
+
+
+def _trouble(node: NodeStatus) -> str:
+    """What is wrong with it, as short as a column is: all that is known is in `-o yaml`."""
+    margins = [gpu.margin_c for gpu in node.gpus if gpu.margin_c is not None]
+    told = [HEARING[node.hearing]] if node.hearing in HEARING else []
+    told += [f"avoided: {node.avoided}"] if node.avoided else []
+    told += [node.tested] if node.tested else []
+    told += sorted({each.kind.value for each in node.conditions if each.state is ConditionState.RAISED})
+    told += [f"{number(min(margins))} C below slowing down"] if margins and min(margins) < WARM_C else []
+    unreadable = ", ".join(sorted({each.source for each in node.unreadable}))
+    told += [f"cannot read {unreadable}"] if unreadable else []
+    told += [f"known for: {node.known}"] if node.known else []
+    return "; ".join(told) or "none"
+
+
+def _unit(value: float | None, unit: str) -> str:
+    return UNKNOWN if value is None else f"{number(value)} {unit}"
+
+
+def _percent(ratio: float | None) -> str:
+    return UNKNOWN if ratio is None else f"{ratio:.0%}"
