@@ -9,13 +9,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.incident import Incident
 from holdfast.api.workeroutput import KeptOutput
 from holdfast.cli.output import remark
-from holdfast.cli.watchdogclient import WatchdogClient
+
+if TYPE_CHECKING:
+    from holdfast.cli.watchdogclient import WatchdogClient
 
 # As kubectl does for a selector: of several ranks only so much each, of one everything.
 TAIL_OF_SEVERAL: Final = 10
@@ -104,7 +106,7 @@ class Known:
 class KeptLogs:
     """Of the job of `client`. `now` is the wall clock, in seconds since 1970."""
 
-    client: WatchdogClient
+    client: "WatchdogClient"
     now: float
 
     def lines(self, request: LogRequest, rank: int, known: Known, tail: int | None) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -12,6 +12,7 @@ from holdfast.api.errors import HoldfastError, InvalidInput, Unavailable
 if TYPE_CHECKING:
     from holdfast.api.status import Reading
 
+Value = TypeVar("Value")
 UNKNOWN = "?"
 
 
@@ -56,11 +57,11 @@ format_option = click.option(
 
 def emit(
     form: Format,
-    value: object,
+    value: Value,
     *,
-    table: Callable[[], str],
-    wide: Callable[[], str] | None = None,
-    names: Callable[[], Sequence[str]],
+    table: Callable[[Value], str],
+    wide: Callable[[Value], str] | None = None,
+    names: Sequence[str],
 ) -> ExitCode:
     """Write one answer to stdout; a text is made only when it is asked for. Without `wide`, the table is it."""
     match form:
@@ -71,12 +72,12 @@ def emit(
         case Format.YAML:
             emit_yaml(value)
         case Format.NAME:
-            for name in names():
+            for name in names:
                 click.echo(name)
         case Format.WIDE if wide is not None:
-            click.echo(wide())
+            click.echo(wide(value))
         case _:
-            click.echo(table())
+            click.echo(table(value))
     return ExitCode.OK
 
 

@@ -6,16 +6,18 @@ cluster (`cluster.clustersite`). Each is imported when it is meant: a read on th
 
 import os
 from collections.abc import Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from holdfast.api.event import Journaled
-from holdfast.api.incident import Incident
-from holdfast.api.status import NodeStatus, RankStatus
-from holdfast.cli.logs import LogLine, LogRequest
-from holdfast.cli.seen import RecordedIncidents, SeenStatus
 from holdfast.cli.target import Place, Surroundings, Target, place_of
-from holdfast.cli.watchdogclient import WatchdogClient
-from holdfast.cli.watchdogsource import Answer, Document
+
+if TYPE_CHECKING:  # a command that only asks for its help waits for none of these
+    from holdfast.api.event import Journaled
+    from holdfast.api.incident import Incident
+    from holdfast.api.status import NodeStatus, RankStatus
+    from holdfast.cli.logs import LogLine, LogRequest
+    from holdfast.cli.seen import RecordedIncidents, SeenStatus
+    from holdfast.cli.watchdogclient import WatchdogClient
+    from holdfast.cli.watchdogsource import Answer, Document
 
 
 class JobSource(Protocol):
@@ -26,31 +28,31 @@ class JobSource(Protocol):
         """namespace/name."""
         ...
 
-    def status(self) -> SeenStatus:
+    def status(self) -> "SeenStatus":
         """Where it is; from the record where there is one and the watchdog is away."""
         ...
 
-    def incidents(self) -> tuple[Incident, ...] | RecordedIncidents:
+    def incidents(self) -> "tuple[Incident, ...] | RecordedIncidents":
         """Oldest first; what the record keeps of them where there is one and the watchdog is away."""
         ...
 
-    def ranks(self) -> tuple[RankStatus, ...]:
+    def ranks(self) -> "tuple[RankStatus, ...]":
         """Every rank; of a job that is over, as it was last seen, which stderr says."""
         ...
 
-    def nodes(self) -> tuple[NodeStatus, ...]:
+    def nodes(self) -> "tuple[NodeStatus, ...]":
         """Every node; of a job that is over, as it was last seen, which stderr says."""
         ...
 
-    def logs(self, request: LogRequest) -> Iterator[LogLine]:
+    def logs(self, request: "LogRequest") -> "Iterator[LogLine]":
         """What workers wrote; headings and what is missing go to stderr."""
         ...
 
-    def journal(self, after: int) -> Iterator[Journaled]:
+    def journal(self, after: int) -> "Iterator[Journaled]":
         """Line by line behind the line `after`; of a run on this machine after its end as well."""
         ...
 
-    def client(self) -> WatchdogClient:
+    def client(self) -> "WatchdogClient":
         """For what only the watchdog knows."""
         ...
 
@@ -58,7 +60,7 @@ class JobSource(Protocol):
 class Site(Protocol):
     """An installation. Raises as `JobSource` does."""
 
-    def statuses(self) -> tuple[SeenStatus, ...]:
+    def statuses(self) -> "tuple[SeenStatus, ...]":
         """Every job there is, or that the target means."""
         ...
 
@@ -66,11 +68,11 @@ class Site(Protocol):
         """The job that the target names, or the only one. Raises InvalidInput naming those to choose from."""
         ...
 
-    def check(self, document: Document) -> Document:
+    def check(self, document: "Document") -> "Document":
         """Have the server check an Intervention and change nothing. Raises InvalidInput where none can."""
         ...
 
-    def hand_in(self, document: Document, timeout_s: float) -> Answer:
+    def hand_in(self, document: "Document", timeout_s: float) -> "Answer":
         """Hand in an Intervention and wait for its outcome; 0 returns at once."""
         ...
 

@@ -14,7 +14,6 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -42,39 +41,18 @@ class RunningJob(msgspec.Struct, frozen=True):
     job_file: str
 
 
-@dataclass(frozen=True)
 class StateDirectory:
     """The names inside one state directory."""
 
-    root: Path
-
-    @property
-    def watchdog_file(self) -> Path:
-        return self.root / "watchdog.json"
-
-    @property
-    def store_file(self) -> Path:
-        return self.root / "watchdog.db"
-
-    @property
-    def token_file(self) -> Path:
-        return self.root / "token"
-
-    @property
-    def run_file(self) -> Path:
-        return self.root / "run.json"
-
-    @property
-    def lock_file(self) -> Path:
-        return self.root / "run.lock"
-
-    @property
-    def logs(self) -> Path:
-        return self.root / "logs"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.watchdog_file = root / "watchdog.json"
+        self.store_file = root / "watchdog.db"
+        self.token_file = root / "token"
+        self.run_file = root / "run.json"
+        self.lock_file = root / "run.lock"
+        self.logs = root / "logs"
+        self.checkpoints = root / "checkpoints"
 
     def node(self, name: str) -> Path:
         """The run directory of one local node."""

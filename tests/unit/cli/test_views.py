@@ -132,9 +132,9 @@ def test_a_loss_that_is_not_finite_is_shown_by_its_name_in_every_form(
     (rank,) = msgspec.json.decode(told, type=tuple[RankStatus, ...])
     assert ranks_text([rank]).splitlines()[1].split()[5] == word
     assert ranks_wide_text([rank]).splitlines()[1].split()[-2:] == [word, word]
-    emit(Format.JSON, [rank_shown(rank)], table=lambda: "", names=lambda: ())
+    emit(Format.JSON, [rank_shown(rank)], table=str, names=())
     assert json.loads(capsys.readouterr().out)[0]["loss"] == word
-    emit(Format.YAML, [rank_shown(rank)], table=lambda: "", names=lambda: ())
+    emit(Format.YAML, [rank_shown(rank)], table=str, names=())
     assert yaml.safe_load(capsys.readouterr().out)[0]["grad_norm"] == word
     status = msgspec.json.decode(msgspec.json.encode(a_status(loss=reading(value))), type=JobStatus)
     assert f"loss           {word}\n" in status_text(seen(status))

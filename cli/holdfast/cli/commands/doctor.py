@@ -58,7 +58,7 @@ def doctor(target: Target, form: Format) -> ExitCode:
     else:
         findings = examine_machine(look(target))
     failed = [each.what for each in findings if each.level is Level.FAIL]
-    emit(form, findings, table=lambda: findings_text(findings), names=lambda: failed)
+    emit(form, findings, table=findings_text, names=failed)
     return ExitCode.FAILED if failed else ExitCode.OK
 
 
@@ -202,5 +202,5 @@ def probe(form: Format, inject: tuple[str, ...], **given: object) -> ExitCode:
     ]
     lines = table(("VERDICT", "CHECK", "DEVICE", "TOOK", "SAYS"), rows)
     text = f"{lines}\n\n{tested.verdict.value} in {seconds(tested.took_s)}: {tested.says}"
-    emit(form, tested, table=lambda: text, names=lambda: failed)
+    emit(form, tested, table=lambda _: text, names=failed)
     return _EXIT_CODES[tested.verdict]

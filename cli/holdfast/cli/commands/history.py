@@ -8,14 +8,14 @@ import msgspec
 
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.event import Journaled
-from holdfast.cli.output import ExitCode, Format, emit, format_option, instant
+from holdfast.cli.output import UNKNOWN, ExitCode, Format, emit, format_option, instant
 from holdfast.cli.seen import RecordedIncidents
 from holdfast.cli.site import open_site
 from holdfast.cli.target import JobWord, Target, target_options
 from holdfast.cli.view.incident import incidents_text, incidents_wide_text, recorded_incidents_text, story
-from holdfast.cli.watchdogclient import WatchdogClient
 
 if TYPE_CHECKING:
+    from holdfast.cli.watchdogclient import WatchdogClient
     from holdfast.watchdog.journal.replay import Replay, Replayed
 
 EVENT_WIDTH_MAX: Final = 160
@@ -34,19 +34,10 @@ def incidents(target: Target, form: Format) -> ExitCode:
     found = open_site(target).source().incidents()
     if isinstance(found, RecordedIncidents):
         kept = found.incidents
-        return emit(
-            form,
-            kept,
-            table=lambda: recorded_incidents_text(kept),
-            names=lambda: [f"incident/{each.get('id', '?')}" for each in kept],
-        )
-    return emit(
-        form,
-        found,
-        table=lambda: incidents_text(found),
-        wide=lambda: incidents_wide_text(found),
-        names=lambda: [f"incident/{each.id}" for each in found],
-    )
+        ids = [f"incident/{each.get('id', UNKNOWN)}" for each in kept]
+        return emit(form, kept, table=recorded_incidents_text, names=ids)
+    ids = [f"incident/{each.id}" for each in found]
+    return emit(form, found, table=incidents_text, wide=incidents_wide_text, names=ids)
 
 
 @click.command()
@@ -64,8 +55,7 @@ def why(incident: str, target: Target, form: Format) -> ExitCode:
     if found is None:
         newest = ", ".join(each.id for each in kept[-5:])
         raise InvalidInput(Problem("incident", incident, f"the newest are {newest}"))
-    whole = found
-    return emit(form, whole, table=lambda: story(whole), names=lambda: [f"incident/{whole.id}"])
+    return emit(form, found, table=story, names=[f"incident/{found.id}"])
 
 
 @click.command()
@@ -77,7 +67,7 @@ def journal(after: int, target: Target, form: Format) -> ExitCode:
     lines = open_site(target).source().journal(after)
     if form in (Format.YAML, Format.NAME):
         every = tuple(lines)
-        return emit(form, every, table=str, names=lambda: [f"event/{line.offset}" for line in every])
+        return emit(form, every, table=str, names=[f"event/{line.offset}" for line in every])
     for line in lines:
         click.echo(msgspec.json.encode(line) if form is Format.JSON else journal_line(line))
     return ExitCode.OK
@@ -124,11 +114,11 @@ def replay(events: bool, target: Target, form: Format) -> ExitCode:
     value = msgspec.to_builtins(outcome)
     del value["state"]  # pages long, and what the verdict is about
     verdict_text = "\n".join([told, *(f"  {difference}" for difference in outcome.differences)])
-    emit(form, value, table=lambda: verdict_text, names=lambda: [outcome.verdict.value])
+    emit(form, value, table=lambda _: verdict_text, names=[outcome.verdict.value])
     return ExitCode.FAILED if outcome.verdict is Verdict.DIFFERENT else ExitCode.OK
 
 
-def replay_shown(client: WatchdogClient, show: "Callable[[Replayed], None]") -> "Replay":
+def replay_shown(client: "WatchdogClient", show: "Callable[[Replayed], None]") -> "Replay":
     """Compared with the round and plan the watchdog shows, once nothing was journaled between reading both.
 
     Raises Unavailable when the journal grows faster than it can be read, or when its first lines are gone.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,7 +12,9 @@ from holdfast.api.selftest import TestLevel
 from holdfast.cli.output import ExitCode, emit_yaml, remark
 from holdfast.cli.site import JobSource, Site, open_site
 from holdfast.cli.target import JobWord, Target, target_options
-from holdfast.cli.watchdogsource import Answer, Document
+
+if TYPE_CHECKING:
+    from holdfast.cli.watchdogsource import Answer, Document
 
 DEFAULT_TIMEOUT_S = 60.0
 
@@ -172,7 +174,7 @@ def skip_batches(batches: int) -> dict[str, Any]:
     return {"skipBatches": batches}
 
 
-def conclude(answer: Answer, timeout_s: float) -> ExitCode:
+def conclude(answer: "Answer", timeout_s: float) -> ExitCode:
     """Say what became of it."""
     if answer.state is InterventionState.DONE:
         click.echo(f"{answer.state}: {answer.outcome}")
@@ -188,7 +190,7 @@ def conclude(answer: Answer, timeout_s: float) -> ExitCode:
     return ExitCode.UNAVAILABLE
 
 
-def _show(site: Site, source: JobSource, document: Document, dry_run: DryRun) -> ExitCode:
+def _show(site: Site, source: JobSource, document: "Document", dry_run: DryRun) -> ExitCode:
     """The object as it would be sent, and before it, as comments, what the watchdog says would happen."""
     from holdfast.api.interventionspec import read_intervention, request_of
 

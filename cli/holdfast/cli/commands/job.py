@@ -32,21 +32,10 @@ def status(target: Target, form: Format) -> ExitCode:
     site = open_site(target)
     every = () if target.job is not None else site.statuses()
     if target.job is None and (len(every) != 1 or target.breadth is Breadth.ALL):
-        return emit(
-            form,
-            every,
-            table=lambda: jobs_text(every),
-            wide=lambda: jobs_wide_text(every),
-            names=lambda: [job_name(each.job) for each in every],
-        )
+        names = [job_name(each.job) for each in every]
+        return emit(form, every, table=jobs_text, wide=jobs_wide_text, names=names)
     found = site.source().status()
-    return emit(
-        form,
-        found,
-        table=lambda: status_text(found),
-        wide=lambda: status_wide_text(found),
-        names=lambda: [job_name(found.job)],
-    )
+    return emit(form, found, table=status_text, wide=status_wide_text, names=[job_name(found.job)])
 
 
 @click.command()
@@ -61,9 +50,9 @@ def ranks(target: Target, form: Format) -> ExitCode:
     return emit(
         form,
         [rank_shown(rank) for rank in found],
-        table=lambda: ranks_text(found),
-        wide=lambda: ranks_wide_text(found),
-        names=lambda: [f"rank/{rank.rank}" for rank in found],
+        table=lambda _: ranks_text(found),
+        wide=lambda _: ranks_wide_text(found),
+        names=[f"rank/{rank.rank}" for rank in found],
     )
 
 
@@ -76,13 +65,7 @@ def nodes(target: Target, form: Format) -> ExitCode:
     Of a job that is over it is what was last known of them, and stderr says so.
     """
     found = open_site(target).source().nodes()
-    return emit(
-        form,
-        found,
-        table=lambda: nodes_text(found),
-        wide=lambda: nodes_wide_text(found),
-        names=lambda: [f"node/{each.node}" for each in found],
-    )
+    return emit(form, found, table=nodes_text, wide=nodes_wide_text, names=[f"node/{each.node}" for each in found])
 
 
 def _seconds(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:

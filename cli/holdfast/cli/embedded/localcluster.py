@@ -165,7 +165,7 @@ class LocalCluster:
         self._watchers: set[asyncio.Task[None]] = set()
 
     async def speech(self) -> AsyncGenerator[FromOperator, None]:
-        yield OperatorHello(self._node_options.job)
+        yield OperatorHello(self._node_options.prepared.job.id)
         async with contextlib.aclosing(self._outbox.follow()) as changes:
             async for observed in changes:
                 yield observed

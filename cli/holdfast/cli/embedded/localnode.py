@@ -8,7 +8,6 @@ import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -16,6 +15,7 @@ import msgspec
 from holdfast.agent.launch import memoryfolder
 from holdfast.api.drill import DRILL_FILE, Drill
 from holdfast.cli.embedded.childprocess import ChildProcess, descendants, send
+from holdfast.cli.embedded.jobfile import Prepared
 from holdfast.cli.statedirectory import StateDirectory
 
 CHUNK_BYTES: Final = 1 << 16
@@ -23,20 +23,16 @@ CHUNK_BYTES: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
-    """What every node of a run is started with. `entrypoint` is what the launcher takes as its arguments.
+    """What every node of a run is started with.
 
     `relayed`: the way to the watchdog goes by a relay of the node's own, so that it can be cut.
 
     `variables` are added to the environment of its processes; `drills` are what self-tests go wrong by, by node.
     """
 
-    job: str
+    prepared: Prepared
     directory: StateDirectory
     watchdog: str
-    local_size: int
-    entrypoint: tuple[str, ...]
-    working_directory: Path
-    heartbeat_interval_s: float
     relayed: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
     drills: Mapping[str, Drill] = field(default_factory=dict)
@@ -51,7 +47,7 @@ class LocalNode:
         self._options = options
         self.run_directory = options.directory.node(name)
         self._memory = memoryfolder.folder_of(
-            memoryfolder.ROOT, job=options.job, member=name, run_dir=self.run_directory
+            memoryfolder.ROOT, job=options.prepared.job.id, member=name, run_dir=self.run_directory
         )
         self.forget_memory()
         # Records of an earlier life would be read as ranks that are gone.
@@ -59,26 +55,28 @@ class LocalNode:
         self.run_directory.mkdir(parents=True)
         if (drill := options.drills.get(name)) is not None:
             (self.run_directory / DRILL_FILE).write_bytes(msgspec.json.encode(drill))
+        spec, token_file = options.prepared.job.spec, str(options.directory.token_file)
         self.launcher = self._child(
             "launcher",
             *("-m", "holdfast.agent.launch", "--member", name, "--node", name),
-            *("--rdzv-endpoint", options.watchdog, "--rdzv-id", options.job),
-            *("--nproc-per-node", str(options.local_size), "--token-file", str(options.directory.token_file)),
+            *("--rdzv-endpoint", options.watchdog, "--rdzv-id", options.prepared.job.id),
+            *("--nproc-per-node", str(spec.local_size()), "--token-file", token_file),
             *("--run-dir", str(self.run_directory), "--log-dir", str(options.directory.logs)),
-            *("--heartbeat-interval", str(options.heartbeat_interval_s), "--local-addr", "127.0.0.1"),
-            *options.entrypoint,
+            *("--heartbeat-interval", str(spec.fault_policy.heartbeat.interval.total_seconds())),
+            *("--local-addr", "127.0.0.1"),
+            *options.prepared.entrypoint,
         )
         self.start_agent()
 
     def start_agent(self) -> None:
         """Start the agent; again, as a cluster would, when it has ended."""
-        options = self._options
+        options, job = self._options, self._options.prepared.job
         self.agent = self._child(
             "agent",
-            *("-m", "holdfast.agent", "--node", self.name, "--job", options.job),
+            *("-m", "holdfast.agent", "--node", self.name, "--job", job.id),
             *("--run-dir", str(self.run_directory), "--watchdog", options.watchdog),
             *("--token-file", str(options.directory.token_file)),
-            *("--simulated-gpus", str(options.local_size), "--die-with-parent"),
+            *("--simulated-gpus", str(job.spec.local_size()), "--die-with-parent"),
         )
 
     def kill(self) -> None:
@@ -98,7 +96,7 @@ class LocalNode:
         return ChildProcess(
             (sys.executable, *arguments),
             log=self._options.directory.logs / f"{self.name}.{part}.log",
-            directory=self._options.working_directory,
+            directory=self._options.prepared.working_directory,
             variables=self._options.variables,
         )
 

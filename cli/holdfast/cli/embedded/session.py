@@ -99,7 +99,15 @@ async def _run(
     if options.beginning is Beginning.FRESH:
         # The job may have named a place of its own, where what was saved before stays.
         await link.restart("the run was told to start over (--fresh)", fresh=True)
-    cluster = LocalCluster(_node_options(options, address), options.placement, audience.say)
+    nodes = NodeOptions(
+        prepared=options.prepared,
+        directory=options.directory,
+        watchdog=address,
+        relayed=is_relayed(options.faults),
+        variables=variables_of(options.faults),
+        drills=drills_of(options.faults, gpus=options.prepared.job.spec.local_size()),
+    )
+    cluster = LocalCluster(nodes, options.placement, audience.say)
     following = asyncio.create_task(follow(link, audience))
     others = [
         asyncio.create_task(watchdog.supervise()),
@@ -148,22 +156,6 @@ async def _inject(options: RunOptions, injector: Injector) -> None:
     """The script, and then nothing: its end does not end the run."""
     await injector.run(options.faults)
     await asyncio.Event().wait()
-
-
-def _node_options(options: RunOptions, address: str) -> NodeOptions:
-    job = options.prepared.job
-    return NodeOptions(
-        job=job.id,
-        directory=options.directory,
-        watchdog=address,
-        local_size=job.spec.local_size(),
-        entrypoint=options.prepared.entrypoint,
-        working_directory=options.prepared.working_directory,
-        heartbeat_interval_s=job.spec.fault_policy.heartbeat.interval.total_seconds(),
-        relayed=is_relayed(options.faults),
-        variables=variables_of(options.faults),
-        drills=drills_of(options.faults, gpus=job.spec.local_size()),
-    )
 
 
 def _lay_out(options: RunOptions) -> None:
