@@ -12,7 +12,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
-from holdfast.api.incident import Incident
 from holdfast.api.workeroutput import KeptOutput
 from holdfast.cli.output import remark
 
@@ -118,8 +117,12 @@ class KeptLogs:
         found = meant(kept, request.which, known)
         if found is not None:
             return _told(found, tail)
-        if words := last_words(self.client.incidents(), rank, tail):
-            return words
+        # The newest incident that it brought about keeps its last words, and nothing where it did not fail.
+        failures = [each for each in self.client.incidents() if each.error and each.culprit.rank == rank]
+        if failures:
+            at = clock(failures[-1].detected_at)
+            remark(f"kept of the worker of rank {rank} that failed at {at} ({failures[-1].id}): its last lines")
+            return list(deque(failures[-1].error.splitlines(), tail))
         which = "the newest process" if request.which is Which.NEWEST else "the process before the newest one"
         remark(f"nothing is kept of what {which} of rank {rank} wrote")
         if kept and request.which is Which.NEWEST:
@@ -161,30 +164,6 @@ def meant(kept: Sequence[KeptOutput], which: Which, known: Known) -> KeptOutput 
         return next((each for each in kept if each.round != known.round), None)
     earlier = kept[1:] if is_newest and known.is_gone else kept
     return next(iter(earlier), None)
-
-
-def last_words(incidents: Iterable[Incident], rank: int, tail: int | None) -> list[str]:
-    """What the newest incident that `rank` brought about kept of its worker's last words; stderr says so.
-
-    Nothing is kept there of a worker that did not fail. `incidents` are oldest first.
-    """
-    found = [each for each in incidents if each.error and each.culprit.rank == rank]
-    if not found:
-        return []
-    newest = found[-1]
-    at = datetime.fromtimestamp(newest.detected_at)
-    remark(f"kept of the worker of rank {rank} that failed at {at:%H:%M:%S} ({newest.id}): its last lines")
-    return list(deque(newest.error.splitlines(), tail))
-
-
-def unknown_but_kept(kept: KeptLogs, request: LogRequest, unknown: InvalidInput) -> Iterator[LogLine]:
-    """What is kept of a rank or a node that is not in the newest round. Raises `unknown` when that is nothing."""
-    lines = iter(kept.lines_of_gone(request))
-    first = next(lines, None)
-    if first is None:
-        raise unknown
-    yield first
-    yield from lines
 
 
 def heading(kept: KeptOutput) -> str:

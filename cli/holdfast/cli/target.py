@@ -80,16 +80,6 @@ class Target:
     holdfast_namespace: str = DEFAULT_HOLDFAST_NAMESPACE
     holdfast_service: str = DEFAULT_HOLDFAST_SERVICE
 
-    def cluster_flag(self) -> str | None:
-        """A flag that was given and means a cluster."""
-        given = {
-            "--context": self.context,
-            "--kubeconfig": self.kubeconfig,
-            "--namespace": self.namespace,
-            "--all-namespaces": None if self.breadth is Breadth.ONE else self.breadth,
-        }
-        return next((flag for flag, value in given.items() if value is not None), None)
-
 
 def place_of(target: Target, surroundings: Callable[[], Surroundings]) -> Place:
     """Where to look. `surroundings` is asked only when no flag says it. Raises InvalidInput, Unavailable."""
@@ -98,7 +88,14 @@ def place_of(target: Target, surroundings: Callable[[], Surroundings]) -> Place:
             raise InvalidInput(Problem(flag, str(file), "give it together with --watchdog; nothing else reads it"))
     local = {"--watchdog": target.watchdog, "--state-dir": target.state_dir}
     named = [flag for flag, value in local.items() if value is not None]
-    cluster = "kubectl holdfast" if target.program is Program.KUBECTL else target.cluster_flag()
+    of_cluster = {
+        "kubectl holdfast": target.program is Program.KUBECTL,
+        "--context": target.context is not None,
+        "--kubeconfig": target.kubeconfig is not None,
+        "--namespace": target.namespace is not None,
+        "--all-namespaces": target.breadth is Breadth.ALL,
+    }
+    cluster = next((flag for flag, is_given in of_cluster.items() if is_given), None)
     if named and cluster:
         raise InvalidInput(Problem(named[0], local[named[0]], f"leave it out; {cluster} means a cluster"))
     if len(named) == 2:

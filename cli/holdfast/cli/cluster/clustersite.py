@@ -119,9 +119,15 @@ class ClusterSite:
         return tuple(seen_in(record, now) for record in self._jobs.list(namespace))
 
     def source(self) -> ClusterSource:
-        job = self._job()
-        line = ProxiedLine(self._api, self._installation, job.partition("/")[0])
-        return ClusterSource(self._api, self._jobs, line, job)
+        named = self._target.job
+        if named is None:
+            names = tuple(record.metadata.name for record in self._jobs.list(self._namespace))
+            named = only_one(names, f"namespace {self._namespace}")
+        namespace, name = split_job(named, self._namespace)
+        if self._target.namespace not in (None, namespace):
+            raise InvalidInput(Problem("job", named, f"it contradicts --namespace {self._target.namespace}"))
+        line = ProxiedLine(self._api, self._installation, namespace)
+        return ClusterSource(self._api, self._jobs, line, f"{namespace}/{name}")
 
     def check(self, document: Document) -> Document:
         checked: Document = self._create(document, {"dryRun": "All"})
@@ -145,16 +151,6 @@ class ClusterSite:
         query = {"fieldManager": FIELD_MANAGER, **query}
         reply = self._api.ask("POST", _interventions_path(document), document, query=query)
         return self._jobs.understood(reply, CREATE_INTERVENTION)
-
-    def _job(self) -> str:
-        named = self._target.job
-        if named is None:
-            names = tuple(record.metadata.name for record in self._jobs.list(self._namespace))
-            named = only_one(names, f"namespace {self._namespace}")
-        namespace, name = split_job(named, self._namespace)
-        if self._target.namespace not in (None, namespace):
-            raise InvalidInput(Problem("job", named, f"it contradicts --namespace {self._target.namespace}"))
-        return f"{namespace}/{name}"
 
 
 def _jobs_path(namespace: str) -> str:
