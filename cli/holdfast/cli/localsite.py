@@ -16,7 +16,7 @@ from holdfast.cli.seen import RecordedIncidents, SeenStatus, seen_last
 from holdfast.cli.statedirectory import StateDirectory, find_state_directory, is_over, runs_under_here
 from holdfast.cli.target import Target, only_one, split_job
 from holdfast.cli.watchdogclient import DirectLine, WatchdogClient, gone_text
-from holdfast.cli.watchdogsource import Answer, Document, WatchdogSource, hand_in, no_server_check, remark_end
+from holdfast.cli.watchdogsource import WatchdogSite, WatchdogSource, remark_end
 from holdfast.wire.access import Access
 from holdfast.wire.address import Address
 from holdfast.wire.credential import Credential
@@ -122,8 +122,8 @@ class LocalSource:
         return last
 
 
-class LocalSite:
-    """Fills `site.Site` from the state directory that was named, or those under the current directory."""
+class LocalSite(WatchdogSite):
+    """From the state directory that was named, or those under the current directory."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -137,12 +137,6 @@ class LocalSite:
         if named is not None and split_job(named, source.job.partition("/")[0]) != split_job(source.job, ""):
             raise InvalidInput(Problem("job", named, f"{source.directory.root} belongs to {source.job}"))
         return source
-
-    def check(self, document: Document) -> Document:
-        return no_server_check()
-
-    def hand_in(self, document: Document, timeout_s: float) -> Answer:
-        return hand_in(self.source().client(), document, timeout_s)
 
 
 def job_of(directory: StateDirectory) -> str:

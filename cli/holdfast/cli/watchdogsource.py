@@ -6,10 +6,11 @@ watchdog still says of a job that is over is said to be that, on stderr.
 
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.event import Journaled
@@ -20,12 +21,15 @@ from holdfast.cli.logs import KeptLogs, Known, LogLine, LogRequest
 from holdfast.cli.output import remark
 from holdfast.cli.seen import RecordedIncidents, SeenStatus, seen
 from holdfast.cli.target import Target, only_one, split_job
-from holdfast.cli.view.status import ended_text
+from holdfast.cli.view import ended_text
 from holdfast.cli.watchdogclient import DirectLine, WatchdogClient, job_statuses
 from holdfast.wire.access import Access
 from holdfast.wire.address import Address
 from holdfast.wire.credential import Credential
 from holdfast.wire.trust import Trust
+
+if TYPE_CHECKING:
+    from holdfast.cli.site import JobSource
 
 Document = dict[str, Any]
 DEFAULT_NAMESPACE: Final = "default"
@@ -86,8 +90,36 @@ class WatchdogSource:
         remark_end(seen(status))
 
 
-class AddressSite:
-    """Fills `site.Site`. Raises InvalidInput when the address is none, Unavailable when a file cannot be read."""
+class WatchdogSite(ABC):
+    """Fills `site.Site` where there is no cluster: interventions are handed straight to the job's watchdog."""
+
+    @abstractmethod
+    def source(self) -> "JobSource":
+        """As in `site.Site`."""
+
+    def check(self, document: Document) -> Document:
+        raise InvalidInput(Problem("--dry-run", "server", "write client; only a cluster can check without doing"))
+
+    def hand_in(self, document: Document, timeout_s: float) -> Answer:
+        """Asks again with the same id while the outcome is open: it is done once however often it is asked.
+
+        Raises InvalidSpec when the document is none, and as `WatchdogClient.intervene`.
+        """
+        # Every read imports this module; pydantic, which reads an Intervention, takes a while.
+        from holdfast.api.interventionspec import read_intervention, request_of
+
+        name = f"{document['metadata']['generateName']}{secrets.token_hex(4)}"
+        request, client = request_of(read_intervention(document), name), self.source().client()
+        deadline = time.monotonic() + timeout_s
+        while True:
+            outcome = client.intervene(request)
+            if outcome.state is not InterventionState.PENDING or time.monotonic() + RETRY_S > deadline:
+                return Answer(name, outcome.state, outcome.outcome)
+            time.sleep(RETRY_S)
+
+
+class AddressSite(WatchdogSite):
+    """Raises InvalidInput when the address is none, Unavailable when a file cannot be read."""
 
     def __init__(self, target: Target) -> None:
         assert target.watchdog is not None
@@ -110,45 +142,13 @@ class AddressSite:
         return tuple(seen(status) for status in job_statuses(self._line))
 
     def source(self) -> WatchdogSource:
-        return WatchdogSource(self._client())
-
-    def check(self, document: Document) -> Document:
-        return no_server_check()
-
-    def hand_in(self, document: Document, timeout_s: float) -> Answer:
-        return hand_in(self._client(), document, timeout_s)
-
-    def _client(self) -> WatchdogClient:
         named = self._target.job
         if named is None:
             named = only_one(tuple(each.job for each in job_statuses(self._line)), self._address)
-        return WatchdogClient(self._line, "/".join(split_job(named, DEFAULT_NAMESPACE)))
+        return WatchdogSource(WatchdogClient(self._line, "/".join(split_job(named, DEFAULT_NAMESPACE))))
 
 
 def remark_end(status: SeenStatus) -> None:
     """Say on stderr that what follows is of a job that is over; nothing of one that goes on."""
     if status.ended_at is not None:
         remark(f"{status.job} {ended_text(status)}; this is what was last known")
-
-
-def hand_in(client: WatchdogClient, document: Document, timeout_s: float) -> Answer:
-    """Ask, and ask again with the same id while the outcome is open: it is done once however often it is asked.
-
-    Raises InvalidSpec when the document is none, and as `WatchdogClient.intervene`.
-    """
-    # Every read imports this module; pydantic, which reads an Intervention, takes a while.
-    from holdfast.api.interventionspec import read_intervention, request_of
-
-    name = f"{document['metadata']['generateName']}{secrets.token_hex(4)}"
-    request = request_of(read_intervention(document), name)
-    deadline = time.monotonic() + timeout_s
-    while True:
-        outcome = client.intervene(request)
-        if outcome.state is not InterventionState.PENDING or time.monotonic() + RETRY_S > deadline:
-            return Answer(name, outcome.state, outcome.outcome)
-        time.sleep(RETRY_S)
-
-
-def no_server_check() -> NoReturn:
-    """Refuse: only an API server checks without doing. Raises InvalidInput."""
-    raise InvalidInput(Problem("--dry-run", "server", "write client; only a cluster can check without doing"))

@@ -9,17 +9,7 @@ from typing import Any, Final
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionState
-from holdfast.cli.cluster.kubeapi import (
-    CREATE_INTERVENTION,
-    GET_INTERVENTION,
-    GET_JOB,
-    LIST_JOBS,
-    Forbidden,
-    KubeApi,
-    Right,
-    connect,
-    listed,
-)
+from holdfast.cli.cluster import kubeapi
 from holdfast.cli.cluster.proxiedline import Installation, ProxiedLine
 from holdfast.cli.cluster.record import JobRecord, incidents_in, read_record, seen_in
 from holdfast.cli.logs import KeptLogs, LogLine, LogRequest
@@ -39,7 +29,7 @@ RETRY_MAX_S: Final = 1.0
 class ClusterSource(WatchdogSource):
     """Fills `site.JobSource`; says on stderr when it answers from the record."""
 
-    def __init__(self, api: KubeApi, jobs: "TrainingJobs", line: Line, job: str) -> None:
+    def __init__(self, api: kubeapi.KubeApi, jobs: "TrainingJobs", line: Line, job: str) -> None:
         super().__init__(WatchdogClient(line, job))
         self._api = api
         self._jobs = jobs
@@ -47,13 +37,13 @@ class ClusterSource(WatchdogSource):
     def status(self) -> SeenStatus:
         try:
             return super().status()
-        except (Unavailable, Forbidden, InvalidInput) as error:
+        except (Unavailable, kubeapi.Forbidden, InvalidInput) as error:
             return seen_in(self._recorded(error), datetime.now(UTC).timestamp())
 
     def incidents(self) -> tuple[Incident, ...] | RecordedIncidents:
         try:
             return super().incidents()
-        except (Unavailable, Forbidden, InvalidInput) as error:
+        except (Unavailable, kubeapi.Forbidden, InvalidInput) as error:
             return incidents_in(self._recorded(error))
 
     def logs(self, request: LogRequest) -> Iterator[LogLine]:
@@ -76,13 +66,15 @@ class ClusterSource(WatchdogSource):
 class TrainingJobs:
     """TrainingJobs at the API server. Every call raises Unavailable, Forbidden, InvalidInput."""
 
-    def __init__(self, api: KubeApi) -> None:
+    def __init__(self, api: kubeapi.KubeApi) -> None:
         self._api = api
 
     def list(self, namespace: str | None) -> tuple[JobRecord, ...]:
         """Those of a namespace, or of all."""
         path = f"{GROUP_PATH}/trainingjobs" if namespace is None else _jobs_path(namespace)
-        items = listed(lambda query: self.understood(self._api.ask("GET", path, query=query), LIST_JOBS))
+        items = kubeapi.listed(
+            lambda query: self.understood(self._api.ask("GET", path, query=query), kubeapi.LIST_JOBS)
+        )
         return tuple(read_record(item) for item in items)
 
     def get(self, job: str) -> JobRecord:
@@ -91,9 +83,9 @@ class TrainingJobs:
         if reply.status == 404 and _is_installed(reply):
             others = ", ".join(each.metadata.name for each in self.list(namespace)) or "none"
             raise InvalidInput(Problem("job", job, f"the jobs of namespace {namespace} are: {others}"))
-        return read_record(self.understood(reply, GET_JOB))
+        return read_record(self.understood(reply, kubeapi.GET_JOB))
 
-    def understood(self, reply: Reply, right: Right) -> Any:
+    def understood(self, reply: Reply, right: kubeapi.Right) -> Any:
         """What an answer about one of our kinds holds."""
         if reply.status == 404 and not _is_installed(reply):
             raise Unavailable(
@@ -106,7 +98,7 @@ class ClusterSite:
     """Fills `site.Site`. Raises InvalidInput, Unavailable."""
 
     def __init__(self, target: Target) -> None:
-        self._api = connect(target)
+        self._api = kubeapi.connect(target)
         self._target = target
         self._namespace = target.namespace or self._api.namespace
         self._jobs = TrainingJobs(self._api)
@@ -144,13 +136,13 @@ class ClusterSite:
             time.sleep(min(wait_s, max(0.0, deadline - time.monotonic())))
             wait_s = min(2 * wait_s, RETRY_MAX_S)
             path = f"{_interventions_path(document)}/{found.name}"
-            found = _answer(self._api.get(path, GET_INTERVENTION))
+            found = _answer(self._api.get(path, kubeapi.GET_INTERVENTION))
         return found
 
     def _create(self, document: Document, query: dict[str, str]) -> Any:
         query = {"fieldManager": FIELD_MANAGER, **query}
         reply = self._api.ask("POST", _interventions_path(document), document, query=query)
-        return self._jobs.understood(reply, CREATE_INTERVENTION)
+        return self._jobs.understood(reply, kubeapi.CREATE_INTERVENTION)
 
 
 def _jobs_path(namespace: str) -> str:

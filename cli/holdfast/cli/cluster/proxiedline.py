@@ -9,15 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from holdfast.api.errors import HoldfastError, InvalidInput, Problem, Unavailable
-from holdfast.cli.cluster.kubeapi import (
-    Forbidden,
-    KubeApi,
-    Right,
-    create_namespace_token,
-    create_token,
-    get_watchdog,
-    refusal_of,
-)
+from holdfast.cli.cluster import kubeapi
 from holdfast.wire.kube.reply import Reply
 from holdfast.wire.leader import from_leader
 from holdfast.wire.refusal import explanation, refusal
@@ -70,7 +62,7 @@ class Shown:
 class ProxiedLine:
     """Fills `watchdogclient.Line`. `namespace` is that of the jobs that are asked about."""
 
-    def __init__(self, api: KubeApi, installation: Installation, namespace: str) -> None:
+    def __init__(self, api: kubeapi.KubeApi, installation: Installation, namespace: str) -> None:
         self._api = api
         self._at = installation
         self._namespace = namespace
@@ -85,11 +77,11 @@ class ProxiedLine:
         said = reply.said()
         if said is None and reply.status == 403:
             words = explanation(reply.content) or reply.status
-            raise Forbidden(f"the watchdog refused the token of the account {shown.account}: {words}")
+            raise kubeapi.Forbidden(f"the watchdog refused the token of the account {shown.account}: {words}")
         if said is None:
             raise refusal(reply.status, reply.content, subject or path, f"the account {shown.account}")
         if reply.status in (403, 404):
-            raise self._missing(reply, get_watchdog(self._at.service), f"no service {self._at.service}")
+            raise self._missing(reply, kubeapi.get_watchdog(self._at.service), f"no service {self._at.service}")
         raise Unavailable(f"the watchdog of namespace {self._at.namespace} does not answer: {said.message}")
 
     def reach(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Reply:
@@ -103,14 +95,14 @@ class ProxiedLine:
 
     def _request(self) -> Shown:
         """A token the watchdog takes: the one that reads most. Raises Unavailable, Forbidden."""
-        account, right = self._at.viewer, str(create_token(self._at.viewer))
+        account, right = self._at.viewer, str(kubeapi.create_token(self._at.viewer))
         reply = self._token_of(self._at.namespace, account)
         if reply.status == 403:
             own_account = self._at.namespace_viewer
             own = self._token_of(self._namespace, own_account)
             if own.status < 400:
                 reply, account = own, f"{self._namespace}:{own_account}"
-            own_right = create_namespace_token(own_account)
+            own_right = kubeapi.create_namespace_token(own_account)
             right = f"{right}, or, for jobs of namespace {self._namespace}, {own_right}"
         if reply.status == 404:
             raise self._missing(reply, right, f"no account {account}")
@@ -124,9 +116,9 @@ class ProxiedLine:
         }
         return self._api.ask("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token", request)
 
-    def _missing(self, reply: Reply, right: Right | str, what: str) -> HoldfastError:
+    def _missing(self, reply: Reply, right: kubeapi.Right | str, what: str) -> HoldfastError:
         if reply.status != 404:
-            return refusal_of(reply, right, self._api.user)
+            return kubeapi.refusal_of(reply, right, self._api.user)
         return Unavailable(
             f"there is {what} in namespace {self._at.namespace}; say where Holdfast is installed with "
             "--holdfast-namespace and --holdfast-service"

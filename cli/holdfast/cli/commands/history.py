@@ -12,7 +12,7 @@ from holdfast.cli.output import UNKNOWN, ExitCode, Format, emit, format_option, 
 from holdfast.cli.seen import RecordedIncidents
 from holdfast.cli.site import open_site
 from holdfast.cli.target import JobWord, Target, target_options
-from holdfast.cli.view.incident import incidents_text, incidents_wide_text, recorded_incidents_text, story
+from holdfast.cli.view import incidents_text, incidents_wide_text, recorded_incidents_text, story
 
 if TYPE_CHECKING:
     from holdfast.cli.watchdogclient import WatchdogClient

@@ -6,7 +6,7 @@ from holdfast.cli.logs import Ending, LogRequest, Which
 from holdfast.cli.output import ExitCode, Format, emit, format_option
 from holdfast.cli.site import open_site
 from holdfast.cli.target import Breadth, JobWord, Target, target_options
-from holdfast.cli.view.status import (
+from holdfast.cli.view import (
     job_name,
     jobs_text,
     jobs_wide_text,

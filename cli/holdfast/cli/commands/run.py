@@ -20,7 +20,7 @@ from holdfast.cli.embedded.localcluster import PlacementOptions, Replacing
 from holdfast.cli.embedded.session import Beginning, Conduct, Interrupted, RunOptions, run_session
 from holdfast.cli.output import ExitCode
 from holdfast.cli.statedirectory import DEFAULT_PARENT, StateDirectory, state_directory_of
-from holdfast.cli.view.incident import incidents_text
+from holdfast.cli.view import incidents_text
 
 ERROR_LINES = 15
 DEMO_NODES = Nodes(min=2, max=3, spares=1)

@@ -10,19 +10,8 @@ import msgspec
 from holdfast.api.cordon import CORDON_TAINT, CORDONED_BY, read_cordoned_by
 from holdfast.api.errors import HoldfastError, Unavailable
 from holdfast.api.standing import STANDING_HEADER, Standing
+from holdfast.cli.cluster import kubeapi
 from holdfast.cli.cluster.clustersite import GROUP_PATH, TrainingJobs
-from holdfast.cli.cluster.kubeapi import (
-    CREATE_INTERVENTION,
-    GET_JOB,
-    GET_POD_LOG,
-    GROUP,
-    LIST_JOBS,
-    KubeApi,
-    Right,
-    create_token,
-    get_watchdog,
-    listed,
-)
 from holdfast.cli.cluster.proxiedline import Installation, ProxiedLine
 from holdfast.cli.doctor.facts import (
     Document,
@@ -56,7 +45,7 @@ class _Unavailable(msgspec.Struct, frozen=True):
 class Gathering:
     """One look at one installation. `job_namespace` is where the rights are asked for."""
 
-    def __init__(self, api: KubeApi, installation: Installation, job_namespace: str) -> None:
+    def __init__(self, api: kubeapi.KubeApi, installation: Installation, job_namespace: str) -> None:
         self._api = api
         self._installation = installation
         self._namespace = installation.namespace
@@ -79,7 +68,9 @@ class Gathering:
             server=server,
             namespace=namespace,
             version=version,
-            definitions=_seen(lambda: {name: self._find(f"{DEFINITIONS}/{name}.{GROUP}") for name in kinds}),
+            definitions=_seen(
+                lambda: {name: self._find(f"{DEFINITIONS}/{name}.{kubeapi.GROUP}") for name in kinds}
+            ),
             expected=expected_definitions(),
             rights=_seen(self._rights),
             operator=operator_standing,
@@ -111,12 +102,18 @@ class Gathering:
         return found
 
     def _list(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[Document]:
-        return listed(lambda page: self._get(path, {**page, **(query or {})}))
+        return kubeapi.listed(lambda page: self._get(path, {**page, **(query or {})}))
 
-    def _rights(self) -> dict[Right, bool]:
-        through = (get_watchdog(self._installation.service), create_token(self._installation.viewer))
+    def _rights(self) -> dict[kubeapi.Right, bool]:
         held = {}
-        for right in (LIST_JOBS, GET_JOB, GET_POD_LOG, CREATE_INTERVENTION, *through):
+        for right in (
+            kubeapi.LIST_JOBS,
+            kubeapi.GET_JOB,
+            kubeapi.GET_POD_LOG,
+            kubeapi.CREATE_INTERVENTION,
+            kubeapi.get_watchdog(self._installation.service),
+            kubeapi.create_token(self._installation.viewer),
+        ):
             is_of_job = bool(right.group) or right.resource == "pods"
             attributes = {
                 "verb": right.verb,

@@ -12,7 +12,7 @@ from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.status import JobPhase, JobStatus, RankStatus
 from holdfast.cli.embedded.watchdog import WatchdogLink
 from holdfast.cli.output import number, seconds
-from holdfast.cli.view.incident import (
+from holdfast.cli.view import (
     culprit_text,
     healed_no_round,
     in_one_line,

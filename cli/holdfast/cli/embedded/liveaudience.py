@@ -16,7 +16,7 @@ from holdfast.api.status import JobPhase
 from holdfast.api.telemetry import ProcessState
 from holdfast.cli.embedded.audience import Picture, news, progress
 from holdfast.cli.output import UNKNOWN, ago, number, seconds
-from holdfast.cli.view.incident import culprit_text, in_one_line, rung_text
+from holdfast.cli.view import culprit_text, in_one_line, rung_text
 
 PHASE_STYLES = {
     JobPhase.RUNNING: "bold green",
