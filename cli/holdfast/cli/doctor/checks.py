@@ -2,12 +2,27 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from holdfast.api.cordon import CORDON_TAINT, CORDONED_BY
 from holdfast.api.standing import Standing
-from holdfast.cli.doctor.facts import Facts, Finding, Level, PodSeen, Unseen, Workload, unseen
+from holdfast.cli.cluster.kubeapi import Right
+from holdfast.cli.cluster.record import JobRecord
+from holdfast.cli.doctor.facts import (
+    Document,
+    Facts,
+    Finding,
+    InterventionSeen,
+    Level,
+    NodeSeen,
+    PodSeen,
+    Unseen,
+    Workload,
+    unseen,
+)
 
+Fact = TypeVar("Fact")
+Definitions = Mapping[str, Document | None]
 SUPPORTED: Final = (1, 29)  # rules in definitions (CEL) are always there from here on
 OUTDATED_LEASE: Final = 3.0  # lengths of the lease: clocks of two machines differ, and it is renewed often
 PENDING_S_MAX: Final = 60.0
@@ -21,31 +36,45 @@ def examine(facts: Facts) -> tuple[Finding, ...]:
     if isinstance(facts.version, Unseen):
         fix = "check the network, and the server in the kubeconfig"
         return (Finding(Level.FAIL, "API server", facts.version.reason, fix),)
-    return tuple(finding for check in CHECKS for finding in check(facts))
+    return (
+        _version(facts.version, facts.server),
+        *_of("definitions", facts.definitions, lambda found: _definitions(found, facts.expected)),
+        *_operator(facts),
+        *_watchdog(facts),
+        *_redis(facts),
+        *_spread(facts),
+        *_of("rights", facts.rights, _rights),
+        _reading(facts.jobs_read),
+        *_agents(facts),
+        *_of("nodes", facts.nodes, lambda nodes: _nodes(nodes, facts.jobs)),
+        *_of("jobs", facts.jobs, _jobs),
+        *_of("interventions", facts.pending, _interventions),
+        *_of("Prometheus operator", facts.groups, _monitoring),
+    )
 
 
-def _version(facts: Facts) -> Iterator[Finding]:
-    assert not isinstance(facts.version, Unseen)
-    found = re.match(r"v?(\d+)\.(\d+)", facts.version)
-    says = f"{facts.version} at {facts.server}"
+def _of(what: str, fact: Fact | Unseen, check: Callable[[Fact], Iterator[Finding]]) -> Iterator[Finding]:
+    """The findings of a check that looks at one fact."""
+    return iter((unseen(what, fact),)) if isinstance(fact, Unseen) else check(fact)
+
+
+def _version(version: str, server: str) -> Finding:
+    found = re.match(r"v?(\d+)\.(\d+)", version)
+    says = f"{version} at {server}"
     floor = ".".join(map(str, SUPPORTED))
     if found is None:
         fix = f"use Kubernetes {floor} or newer"
-        yield Finding(Level.WARN, "API server", f"{says}, a version nobody knows", fix)
-    elif (int(found[1]), int(found[2])) < SUPPORTED:
+        return Finding(Level.WARN, "API server", f"{says}, a version nobody knows", fix)
+    if (int(found[1]), int(found[2])) < SUPPORTED:
         fix = f"{floor} or newer is supported; an older one does not check a job's fields against each other"
-        yield Finding(Level.WARN, "API server", says, fix)
-    else:
-        yield Finding(Level.OK, "API server", says)
+        return Finding(Level.WARN, "API server", says, fix)
+    return Finding(Level.OK, "API server", says)
 
 
-def _definitions(facts: Facts) -> Iterator[Finding]:
-    if isinstance(facts.definitions, Unseen):
-        yield unseen("definitions", facts.definitions)
-        return
-    for name, installed in facts.definitions.items():
+def _definitions(found: Definitions, of_this_version: Mapping[str, Document]) -> Iterator[Finding]:
+    for name, installed in found.items():
         what = f"definition {name}"
-        expected = facts.expected.get(name)
+        expected = of_this_version.get(name)
         if installed is None:
             fix = "install the Helm chart with crds.install=true"
             yield Finding(Level.FAIL, what, "it is not installed", fix)
@@ -196,23 +225,19 @@ def _spread(facts: Facts) -> Iterator[Finding]:
         yield Finding(Level.OK, "spread", "no two operators, watchdogs or Redis share a node")
 
 
-def _rights(facts: Facts) -> Iterator[Finding]:
-    if isinstance(facts.rights, Unseen):
-        yield unseen("rights", facts.rights)
-        return
-    missing = [right for right, held in facts.rights.items() if not held]
+def _rights(rights: Mapping[Right, bool]) -> Iterator[Finding]:
+    missing = [right for right, held in rights.items() if not held]
     if not missing:
         yield Finding(Level.OK, "rights", "you may read jobs and intervene")
     for right in missing:
         yield Finding(Level.WARN, "rights", f"you lack {right}", f"ask an administrator for {right.role}")
 
 
-def _reading(facts: Facts) -> Iterator[Finding]:
-    if isinstance(facts.jobs_read, Unseen):
+def _reading(jobs_read: int | Unseen) -> Finding:
+    if isinstance(jobs_read, Unseen):
         fix = "see the lines above; the whole way is: token, API server, service, watchdog"
-        yield Finding(Level.FAIL, "reading", facts.jobs_read.reason, fix)
-    else:
-        yield Finding(Level.OK, "reading", f"the watchdog answered through the API server: {facts.jobs_read} jobs")
+        return Finding(Level.FAIL, "reading", jobs_read.reason, fix)
+    return Finding(Level.OK, "reading", f"the watchdog answered through the API server: {jobs_read} jobs")
 
 
 def _agents(facts: Facts) -> Iterator[Finding]:
@@ -237,12 +262,9 @@ def _agents(facts: Facts) -> Iterator[Finding]:
         yield Finding(Level.WARN, "nodes without an agent", _listed(bare), fix)
 
 
-def _nodes(facts: Facts) -> Iterator[Finding]:
-    if isinstance(facts.nodes, Unseen):
-        yield unseen("nodes", facts.nodes)
-        return
-    known = None if isinstance(facts.jobs, Unseen) else {each.job for each in facts.jobs}
-    cordoned = [node for node in facts.nodes if node.cordon is not None]
+def _nodes(nodes: Sequence[NodeSeen], jobs: Sequence[JobRecord] | Unseen) -> Iterator[Finding]:
+    known = None if isinstance(jobs, Unseen) else {each.job for each in jobs}
+    cordoned = [node for node in nodes if node.cordon is not None]
     for node in cordoned:
         # Its job returns it; any other of the namespace does once that one is gone; a human where there is none.
         taint, annotation = f"taint node {node.name} {CORDON_TAINT}-", f"annotate node {node.name} {CORDONED_BY}-"
@@ -254,16 +276,13 @@ def _nodes(facts: Facts) -> Iterator[Finding]:
         fix = f"once repaired: {way_back}"
         yield Finding(Level.WARN, f"node {node.name}", f"taken out of service: {node.cordon}", fix)
     if not cordoned:
-        yield Finding(Level.OK, "nodes", f"none of {len(facts.nodes)} is taken out of service")
+        yield Finding(Level.OK, "nodes", f"none of {len(nodes)} is taken out of service")
 
 
-def _jobs(facts: Facts) -> Iterator[Finding]:
+def _jobs(jobs: Sequence[JobRecord]) -> Iterator[Finding]:
     """What the operator wrote of a job that is wrong, or has not written."""
-    if isinstance(facts.jobs, Unseen):
-        yield unseen("jobs", facts.jobs)
-        return
     ailing = False
-    for job in facts.jobs:
+    for job in jobs:
         what = f"job {job.job}"
         edit = f"correct it: kubectl -n {job.metadata.namespace} edit tj {job.metadata.name}"
         reach = "see the watchdog above; training goes on meanwhile"
@@ -287,14 +306,11 @@ def _jobs(facts: Facts) -> Iterator[Finding]:
             fix = "correct the file that was applied, and apply it again"
             yield Finding(Level.WARN, what, f"UnknownFields is True: {dropped.says}", fix)
     if not ailing:
-        yield Finding(Level.OK, "jobs", f"all of {len(facts.jobs)} have a valid spec and a watchdog")
+        yield Finding(Level.OK, "jobs", f"all of {len(jobs)} have a valid spec and a watchdog")
 
 
-def _interventions(facts: Facts) -> Iterator[Finding]:
-    if isinstance(facts.pending, Unseen):
-        yield unseen("interventions", facts.pending)
-        return
-    stuck = [each for each in facts.pending if each.age_s > PENDING_S_MAX]
+def _interventions(pending: Sequence[InterventionSeen]) -> Iterator[Finding]:
+    stuck = [each for each in pending if each.age_s > PENDING_S_MAX]
     if not stuck:
         yield Finding(Level.OK, "interventions", "none waits for an outcome")
     for each in stuck[:SHOWN_MAX]:
@@ -305,32 +321,13 @@ def _interventions(facts: Facts) -> Iterator[Finding]:
         yield Finding(Level.FAIL, "interventions", f"{len(stuck) - SHOWN_MAX} more wait")
 
 
-def _monitoring(facts: Facts) -> Iterator[Finding]:
-    if isinstance(facts.groups, Unseen):
-        yield unseen("Prometheus operator", facts.groups)
-    elif OPTIONAL_GROUP in facts.groups:
-        yield Finding(Level.OK, "Prometheus operator", "installed: the chart can set up scraping and alerts")
-    else:
-        yield Finding(Level.OK, "Prometheus operator", "not installed; it is optional")
+def _monitoring(groups: frozenset[str]) -> Iterator[Finding]:
+    says = "installed: the chart can set up scraping and alerts"
+    yield Finding(
+        Level.OK, "Prometheus operator", says if OPTIONAL_GROUP in groups else "not installed; it is optional"
+    )
 
 
 def _listed(names: Sequence[str], shown_max: int = SHOWN_MAX) -> str:
     more = f" and {len(names) - shown_max} more" if len(names) > shown_max else ""
     return ", ".join(names[:shown_max]) + more
-
-
-CHECKS: Final[tuple[Callable[[Facts], Iterator[Finding]], ...]] = (
-    _version,
-    _definitions,
-    _operator,
-    _watchdog,
-    _redis,
-    _spread,
-    _rights,
-    _reading,
-    _agents,
-    _nodes,
-    _jobs,
-    _interventions,
-    _monitoring,
-)
