@@ -13,10 +13,8 @@ from typing import Final
 from holdfast.agent.launch.logs import REGISTER, WorkerRun, read_register
 from holdfast.api.errors import Unavailable
 from holdfast.cli.logs import (
-    Ending,
     LogLine,
     LogRequest,
-    Which,
     clock,
     no_previous,
     prefix_for,
@@ -95,11 +93,11 @@ def lines_of(directory: StateDirectory, request: LogRequest, now: float) -> Iter
         )
         read = _Read(run, path, run.offset, until)
         lines = deque(read.more(), request.lines_of_each(several))
-        if request.ending is Ending.AT_END:
+        if not request.follows:
             lines.extend(read.rest())
         yield from (LogLine(line, prefix_for(run.rank, several)) for line in lines)
         reads.append(read)
-    if request.ending is Ending.FOLLOW:
+    if request.follows:
         yield from _followed(directory, request, reads)
 
 
@@ -125,7 +123,7 @@ def choose(runs: list[WorkerRun], request: LogRequest) -> list[WorkerRun]:
             raise unknown_rank(request.rank, [run.rank for run in runs])
     if request.node is not None and request.node not in {run.node for run in runs}:
         raise unknown_node(request.node, (run.node for run in runs))
-    place = -1 if request.which is Which.NEWEST else -2
+    place = -2 if request.is_previous else -1
     there = [[run for run in group if request.node in (None, run.node)] for group in groups]
     chosen = [group[place] for group in there if len(group) >= -place]
     if not chosen:

@@ -29,7 +29,7 @@ Content = TypeVar("Content")
 
 
 class LocalSource:
-    """Fills `site.JobSource` from a state directory."""
+    """One job, from a state directory: from its watchdog while it lives, afterwards as it was last known."""
 
     def __init__(self, directory: StateDirectory) -> None:
         self.directory = directory

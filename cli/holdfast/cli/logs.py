@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
@@ -22,31 +21,20 @@ if TYPE_CHECKING:
 TAIL_OF_SEVERAL: Final = 10
 
 
-class Which(Enum):
-    """Which process of a rank."""
-
-    NEWEST = "newest"
-    PREVIOUS = "previous"  # the one before the last restart
-
-
-class Ending(Enum):
-    """When to stop."""
-
-    AT_END = "at end"  # of what is there now
-    FOLLOW = "follow"  # with the run, or the person
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRequest:
-    """`rank` and `node` None: every one. `tail` is in lines of each rank, None for all of one rank; `since_s` is
-    how far back."""
+    """`rank` and `node` None: every one. `tail` is in lines of each rank, None for all of one rank.
+
+    `is_previous`: the process before the last restart. `since_s` is how far back. `follows`: with the run, or the
+    person, else what is there now.
+    """
 
     rank: int | None = None
     node: str | None = None
-    which: Which = Which.NEWEST
+    is_previous: bool = False
     tail: int | None = None
     since_s: float | None = None
-    ending: Ending = Ending.AT_END
+    follows: bool = False
 
     def lines_of_each(self, sources: int) -> int | None:
         """How many lines of each of so many sources, None for all."""
@@ -114,7 +102,7 @@ class KeptLogs:
         Empty when nothing is kept of it, which stderr says as well.
         """
         kept = self._recent(self.client.outputs(rank=rank), request)
-        found = meant(kept, request.which, known)
+        found = meant(kept, known, is_previous=request.is_previous)
         if found is not None:
             return _told(found, tail)
         # The newest incident that it brought about keeps its last words, and nothing where it did not fail.
@@ -123,9 +111,9 @@ class KeptLogs:
             at = clock(failures[-1].detected_at)
             remark(f"kept of the worker of rank {rank} that failed at {at} ({failures[-1].id}): its last lines")
             return list(deque(failures[-1].error.splitlines(), tail))
-        which = "the newest process" if request.which is Which.NEWEST else "the process before the newest one"
+        which = "the process before the newest one" if request.is_previous else "the newest process"
         remark(f"nothing is kept of what {which} of rank {rank} wrote")
-        if kept and request.which is Which.NEWEST:
+        if kept and not request.is_previous:
             remark("what an earlier process of it wrote is kept: --previous shows it")
         elif known.is_gone:
             remark("a node that vanishes without a word leaves only what its launcher had sent before")
@@ -133,14 +121,14 @@ class KeptLogs:
 
     def lines_of_gone(self, request: LogRequest) -> Iterator[LogLine]:
         """Of a rank or a node that the newest round does not have. Nothing when nothing is kept of it."""
-        if request.ending is Ending.FOLLOW:
+        if request.follows:
             return
         kept = self.client.outputs(rank=request.rank, node=request.node)
         of_rank: dict[int, list[KeptOutput]] = {}
         for each in self._recent(kept, request):
             if request.rank in (None, each.rank) and request.node in (None, each.node):
                 of_rank.setdefault(each.rank, []).append(each)
-        place = 0 if request.which is Which.NEWEST else 1
+        place = 1 if request.is_previous else 0
         found = [group[place] for _, group in sorted(of_rank.items()) if len(group) > place]
         for each in found:
             for line in _told(each, request.lines_of_each(len(found))):
@@ -151,14 +139,14 @@ class KeptLogs:
         return [each for each in kept if each.ended_at >= since]
 
 
-def meant(kept: Sequence[KeptOutput], which: Which, known: Known) -> KeptOutput | None:
+def meant(kept: Sequence[KeptOutput], known: Known, *, is_previous: bool) -> KeptOutput | None:
     """The process that is meant among those kept of a rank, which are newest first; None when it is not kept."""
     newest = kept[0] if kept else None
     # As far as can be told, whether what was kept last is of the rank's newest process.
     is_newest = newest is not None and (
         newest.round == known.round if known.round is not None else known.member in (None, newest.member)
     )
-    if which is Which.NEWEST:
+    if not is_previous:
         return newest if is_newest else None
     if known.round is not None:
         return next((each for each in kept if each.round != known.round), None)

@@ -337,23 +337,17 @@ def rung_text(incident: Incident) -> str:
 
 def incidents_text(incidents: Sequence[Incident]) -> str:
     """One line per incident, oldest first."""
-    return (
-        table(INCIDENT_HEADERS, [_incident_row(each, in_one_line(each.cause)) for each in incidents])
-        if incidents
-        else "no incident"
-    )
+    rows = [_incident_row(each, in_one_line(each.cause)) for each in incidents]
+    return table(INCIDENT_HEADERS, rows) if rows else "no incident"
 
 
 def incidents_wide_text(incidents: Sequence[Incident]) -> str:
     """The same with every word of the cause, and in which round it broke."""
-    rows = [
-        (
-            *_incident_row(each, " ".join(each.cause.split())),
-            f"{number(each.round)} to {number(each.recovered_round)}",
-        )
-        for each in incidents
-    ]
-    return table((*INCIDENT_HEADERS, "ROUND"), rows) if incidents else "no incident"
+    rows = []
+    for each in incidents:
+        rounds = f"{number(each.round)} to {number(each.recovered_round)}"
+        rows.append((*_incident_row(each, " ".join(each.cause.split())), rounds))
+    return table((*INCIDENT_HEADERS, "ROUND"), rows) if rows else "no incident"
 
 
 def _incident_row(incident: Incident, cause: str) -> tuple[str, ...]:

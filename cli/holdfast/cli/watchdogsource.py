@@ -46,24 +46,28 @@ class Answer:
 
 
 class WatchdogSource:
-    """Fills `site.JobSource` from a watchdog alone."""
+    """One job, from a watchdog alone. `job` is namespace/name."""
 
     def __init__(self, client: WatchdogClient) -> None:
         self._client = client
         self.job = client.job
 
     def status(self) -> SeenStatus:
+        """Where it is; from the record where there is one and the watchdog is away."""
         return seen(self._client.status())
 
     def incidents(self) -> tuple[Incident, ...] | RecordedIncidents:
+        """Oldest first; what the record keeps of them where there is one and the watchdog is away."""
         return self._client.incidents()
 
     def ranks(self) -> tuple[RankStatus, ...]:
+        """Every rank; of a job that is over, as it was last seen, which stderr says."""
         ranks = self._client.ranks()
         self._remark_end()
         return ranks
 
     def nodes(self) -> tuple[NodeStatus, ...]:
+        """Every node; of a job that is over, as it was last seen, which stderr says."""
         nodes = self._client.nodes()
         self._remark_end()
         return nodes
@@ -77,9 +81,11 @@ class WatchdogSource:
         return map(LogLine, kept.lines(request, request.rank, Known(), request.tail))
 
     def journal(self, after: int) -> Iterator[Journaled]:
+        """Line by line behind the line `after`."""
         return self._client.journal(after)
 
     def client(self) -> WatchdogClient:
+        """For what only the watchdog knows."""
         return self._client
 
     def _remark_end(self) -> None:
@@ -91,13 +97,14 @@ class WatchdogSource:
 
 
 class WatchdogSite(ABC):
-    """Fills `site.Site` where there is no cluster: interventions are handed straight to the job's watchdog."""
+    """Jobs where there is no cluster: interventions are handed straight to the job's watchdog."""
 
     @abstractmethod
     def source(self) -> "JobSource":
-        """As in `site.Site`."""
+        """The job that the target names, or the only one. Raises InvalidInput naming those to choose from."""
 
     def check(self, document: Document) -> Document:
+        """Have the server check an Intervention and change nothing: there is none that could."""
         raise InvalidInput(Problem("--dry-run", "server", "write client; only a cluster can check without doing"))
 
     def hand_in(self, document: Document, timeout_s: float) -> Answer:

@@ -3,10 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.api.plan import NodeOrder, Plan
-from holdfast.cli.embedded.localcluster import Decision, Observed, PlacementOptions, Replacing, Start, Stop, decide
+from holdfast.cli.embedded.localcluster import Decision, Observed, PlacementOptions, Start, Stop, decide
 
-TERMS = PlacementOptions(Replacing.ALLOWED, delay_s=2.0)
-NEVER = PlacementOptions(Replacing.REFUSED)
+TERMS = PlacementOptions(delay_s=2.0)
+NEVER = PlacementOptions(replaces=False)
 
 
 def plan_of(

@@ -15,7 +15,7 @@ from holdfast.cli.cluster.record import JobRecord, incidents_in, read_record, se
 from holdfast.cli.logs import KeptLogs, LogLine, LogRequest
 from holdfast.cli.output import remark
 from holdfast.cli.seen import RecordedIncidents, SeenStatus
-from holdfast.cli.target import Breadth, Target, only_one, split_job
+from holdfast.cli.target import Target, only_one, split_job
 from holdfast.cli.watchdogclient import Line, WatchdogClient
 from holdfast.cli.watchdogsource import Answer, Document, WatchdogSource
 from holdfast.wire.kube.reply import Reply
@@ -27,7 +27,7 @@ RETRY_MAX_S: Final = 1.0
 
 
 class ClusterSource(WatchdogSource):
-    """Fills `site.JobSource`; says on stderr when it answers from the record."""
+    """One job; says on stderr when it answers from the record."""
 
     def __init__(self, api: kubeapi.KubeApi, jobs: "TrainingJobs", line: Line, job: str) -> None:
         super().__init__(WatchdogClient(line, job))
@@ -95,7 +95,7 @@ class TrainingJobs:
 
 
 class ClusterSite:
-    """Fills `site.Site`. Raises InvalidInput, Unavailable."""
+    """The jobs of a cluster. Raises InvalidInput, Unavailable."""
 
     def __init__(self, target: Target) -> None:
         self._api = kubeapi.connect(target)
@@ -106,7 +106,7 @@ class ClusterSite:
 
     def statuses(self) -> tuple[SeenStatus, ...]:
         """As recorded: the list is one request, and right while the watchdog is away."""
-        namespace = None if self._target.breadth is Breadth.ALL else self._namespace
+        namespace = None if self._target.all_namespaces else self._namespace
         now = datetime.now(UTC).timestamp()
         return tuple(seen_in(record, now) for record in self._jobs.list(namespace))
 
@@ -122,6 +122,7 @@ class ClusterSite:
         return ClusterSource(self._api, self._jobs, line, f"{namespace}/{name}")
 
     def check(self, document: Document) -> Document:
+        """Have the API server check an Intervention and change nothing."""
         checked: Document = self._create(document, {"dryRun": "All"})
         checked["metadata"].pop("managedFields", None)
         return checked

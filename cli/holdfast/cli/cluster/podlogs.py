@@ -16,12 +16,10 @@ from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.status import RankStatus
 from holdfast.cli.cluster.kubeapi import GET_POD_LOG, Gone, KubeApi
 from holdfast.cli.logs import (
-    Ending,
     KeptLogs,
     Known,
     LogLine,
     LogRequest,
-    Which,
     prefix_for,
     unknown_node,
     unknown_rank,
@@ -47,7 +45,7 @@ class PodLogs:
         query = {} if self.container is None else {"container": self.container}
         if request.since_s is not None:
             query["sinceSeconds"] = str(max(1, int(request.since_s)))
-        if request.ending is Ending.FOLLOW:
+        if request.follows:
             query["follow"] = "true"
             if request.tail is not None:
                 query["tailLines"] = str(request.tail * ranks)
@@ -70,7 +68,7 @@ def lines_of(logs: PodLogs, ranks: Ranks, request: LogRequest, kept: KeptLogs) -
         return
     pods = {each.member: [rank.rank for rank in ranks if rank.member == each.member] for each in chosen}
     wanted, several = {each.rank for each in chosen}, len(chosen)
-    if request.ending is Ending.FOLLOW:
+    if request.follows:
         if len(pods) > 1:
             raise InvalidInput(Problem("--follow", "several pods", "name one with --rank or --node"))
         ((pod, there),) = pods.items()
@@ -78,7 +76,7 @@ def lines_of(logs: PodLogs, ranks: Ranks, request: LogRequest, kept: KeptLogs) -
             yield LogLine(text, prefix_for(rank, several))
         return
     missing, tail = 0, request.lines_of_each(several)
-    place = -1 if request.which is Which.NEWEST else -2
+    place = -2 if request.is_previous else -1
     for pod, there in pods.items():
         is_gone = False
         read: Mapping[int, Sequence[_Process]] = {}

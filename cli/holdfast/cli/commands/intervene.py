@@ -10,10 +10,11 @@ from holdfast.api.errors import HoldfastError
 from holdfast.api.intervention import InterventionAction, InterventionState
 from holdfast.api.selftest import TestLevel
 from holdfast.cli.output import ExitCode, emit_yaml, remark
-from holdfast.cli.site import JobSource, Site, open_site
+from holdfast.cli.site import open_site
 from holdfast.cli.target import JobWord, Target, target_options
 
 if TYPE_CHECKING:
+    from holdfast.cli.site import JobSource, Site
     from holdfast.cli.watchdogsource import Answer, Document
 
 DEFAULT_TIMEOUT_S = 60.0
@@ -190,7 +191,7 @@ def conclude(answer: "Answer", timeout_s: float) -> ExitCode:
     return ExitCode.UNAVAILABLE
 
 
-def _show(site: Site, source: JobSource, document: "Document", dry_run: DryRun) -> ExitCode:
+def _show(site: "Site", source: "JobSource", document: "Document", dry_run: DryRun) -> ExitCode:
     """The object as it would be sent, and before it, as comments, what the watchdog says would happen."""
     from holdfast.api.interventionspec import read_intervention, request_of
 

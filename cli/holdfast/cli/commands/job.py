@@ -2,10 +2,10 @@
 
 import click
 
-from holdfast.cli.logs import Ending, LogRequest, Which
+from holdfast.cli.logs import LogRequest
 from holdfast.cli.output import ExitCode, Format, emit, format_option
 from holdfast.cli.site import open_site
-from holdfast.cli.target import Breadth, JobWord, Target, target_options
+from holdfast.cli.target import JobWord, Target, target_options
 from holdfast.cli.view import (
     job_name,
     jobs_text,
@@ -21,7 +21,7 @@ from holdfast.cli.view import (
 
 
 @click.command()
-@target_options(JobWord.ARGUMENT, breadth=Breadth.ALL)
+@target_options(JobWord.ARGUMENT, of_many=True)
 @format_option
 def status(target: Target, form: Format) -> ExitCode:
     """Where JOB is: phase, round, members, step, loss. Several jobs are listed, one per line.
@@ -31,7 +31,7 @@ def status(target: Target, form: Format) -> ExitCode:
     """
     site = open_site(target)
     every = () if target.job is not None else site.statuses()
-    if target.job is None and (len(every) != 1 or target.breadth is Breadth.ALL):
+    if target.job is None and (len(every) != 1 or target.all_namespaces):
         names = [job_name(each.job) for each in every]
         return emit(form, every, table=jobs_text, wide=jobs_wide_text, names=names)
     found = site.source().status()
@@ -111,14 +111,7 @@ def logs(
     Of a run on this machine, also after its end, from the files of its state directory. In a cluster from the log
     of the rank's pod, through the API server; of a pod that is gone the end of it, which the watchdog kept.
     """
-    request = LogRequest(
-        rank=rank,
-        node=node,
-        which=Which.PREVIOUS if previous else Which.NEWEST,
-        tail=tail,
-        since_s=since,
-        ending=Ending.FOLLOW if follow else Ending.AT_END,
-    )
+    request = LogRequest(rank=rank, node=node, is_previous=previous, tail=tail, since_s=since, follows=follow)
     for line in open_site(target).source().logs(request):
         click.echo(str(line))
     return ExitCode.OK

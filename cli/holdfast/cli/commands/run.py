@@ -16,8 +16,8 @@ from holdfast.api.trainingjob import Nodes, TrainingJob
 from holdfast.cli.embedded.audience import LineAudience, Picture
 from holdfast.cli.embedded.faultscript import After, Deed, ScriptedFault, When, check_whom, read_fault_script
 from holdfast.cli.embedded.jobfile import prepare, read_job_file
-from holdfast.cli.embedded.localcluster import PlacementOptions, Replacing
-from holdfast.cli.embedded.session import Beginning, Conduct, Interrupted, RunOptions, run_session
+from holdfast.cli.embedded.localcluster import PlacementOptions
+from holdfast.cli.embedded.session import Interrupted, RunOptions, run_session
 from holdfast.cli.output import ExitCode
 from holdfast.cli.statedirectory import DEFAULT_PARENT, StateDirectory, state_directory_of
 from holdfast.cli.view import incidents_text
@@ -72,10 +72,10 @@ def run(
         job_file=str(job_file.absolute()),
         directory=directory,
         faults=script,
-        placement=PlacementOptions(Replacing.ALLOWED if replace else Replacing.REFUSED, replace_delay),
+        placement=PlacementOptions(replaces=replace, delay_s=replace_delay),
         listen=listen,
-        beginning=Beginning.FRESH if fresh else Beginning.RESUME,
-        conduct=Conduct.OBSERVE if observe else Conduct.HEAL,
+        starts_over=fresh,
+        observes=observe,
     )
     audience = LineAudience(time.monotonic)
     audience.say(f"state and logs are in {directory.root}")
@@ -157,7 +157,7 @@ def demo(text: Path | None, steps: int, state_dir: Path | None, plain: bool) -> 
         directory=directory,
         placement=PlacementOptions(),
         faults=demo_faults(steps),
-        beginning=Beginning.FRESH,
+        starts_over=True,
     )
     try:
         if plain or not sys.stderr.isatty():

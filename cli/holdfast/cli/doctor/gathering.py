@@ -30,8 +30,6 @@ Fact = TypeVar("Fact")
 OPERATOR: Final = "holdfast-operator"
 DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 STANDARD_RIGHT: Final = "the right to read the cluster's objects, which an administrator has"
-
-
 # What a container waits for that is about to run.
 _BEGINNING: Final = (None, "ContainerCreating", "PodInitializing")
 

@@ -11,7 +11,6 @@ import itertools
 import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Final
 
 import msgspec
@@ -26,18 +25,11 @@ EARLY_EXITS_MAX: Final = 3  # in a row; then starting more of them helps nobody
 AGENT_PAUSE_S: Final = 1.0
 
 
-class Replacing(Enum):
-    """Whether new machines can be had."""
-
-    ALLOWED = "allowed"
-    REFUSED = "refused"
-
-
 @dataclass(frozen=True, slots=True)
 class PlacementOptions:
-    """How this machine plays a cluster. `delay_s` is how long a new machine takes to come."""
+    """How this machine plays a cluster: whether new machines can be had, and how long one takes to come."""
 
-    replacing: Replacing = Replacing.ALLOWED
+    replaces: bool = True
     delay_s: float = 2.0
 
 
@@ -106,7 +98,7 @@ def decide(observed: Observed, plan: Plan, options: PlacementOptions, now: float
     alone = max(0, missing - len(returned) - len(waiting))
     starts = [Start(name, name) for name in returned]
     starts += [Start(name) for name in itertools.islice(new_names, alone)]
-    if options.replacing is Replacing.REFUSED:
+    if not options.replaces:
         return Decision(tuple(starts))
     due = [name for name, since in waiting if since + options.delay_s <= now][: missing - len(starts)]
     starts += [Start(next(new_names), name) for name in due]

@@ -5,7 +5,6 @@ import dataclasses
 import shutil
 import signal
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 import msgspec
@@ -26,23 +25,13 @@ DRAIN_S: Final = 5.0
 VERDICT_S: Final = 2.0
 
 
-class Beginning(Enum):
-    """What is done with what an earlier run left."""
-
-    RESUME = "resume"
-    FRESH = "fresh"
-
-
-class Conduct(Enum):
-    """What is done about faults."""
-
-    HEAL = "heal"
-    OBSERVE = "observe"  # what would be done is told
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """One run. `listen` is where the watchdog listens; port 0 takes any. `conduct`: what it does about faults."""
+    """One run. `listen` is where the watchdog listens; port 0 takes any.
+
+    `starts_over`: what an earlier run left is removed, else it is gone on from. `observes`: what would be done
+    about faults is told, and nothing is done.
+    """
 
     prepared: Prepared
     job_file: str
@@ -50,8 +39,8 @@ class RunOptions:
     placement: PlacementOptions
     faults: tuple[ScriptedFault, ...] = ()
     listen: str = "127.0.0.1:0"
-    beginning: Beginning = Beginning.RESUME
-    conduct: Conduct = Conduct.HEAL
+    starts_over: bool = False
+    observes: bool = False
 
 
 class Interrupted(Exception):
@@ -82,8 +71,7 @@ async def run_session(options: RunOptions, audience: Audience) -> Picture:
 async def _run(
     options: RunOptions, address: str, audience: Audience, link: WatchdogLink, watchdog: WatchdogProcess
 ) -> Picture:
-    observes = options.conduct is Conduct.OBSERVE
-    if observes:
+    if options.observes:
         audience.say("observing only: what would be done about a fault is told, and nothing is done")
     before = await link.status()
     if before is not None and before.phase is JobPhase.SUCCEEDED:
@@ -92,11 +80,11 @@ async def _run(
     if before is not None and before.phase is JobPhase.FAILED:
         audience.say("an earlier run failed; this one goes on from its newest checkpoint")
         await link.restart("the job was run again after it had failed")
-    elif before is not None and observes:
+    elif before is not None and options.observes:
         # That none of its workers is left is no fault.
         await link.restart("the job was run again after it had been stopped")
-    await link.submit(msgspec.structs.replace(policy_of(options.prepared.job), observe=observes))
-    if options.beginning is Beginning.FRESH:
+    await link.submit(msgspec.structs.replace(policy_of(options.prepared.job), observe=options.observes))
+    if options.starts_over:
         # The job may have named a place of its own, where what was saved before stays.
         await link.restart("the run was told to start over (--fresh)", fresh=True)
     nodes = NodeOptions(
@@ -164,7 +152,7 @@ def _lay_out(options: RunOptions) -> None:
     job = options.prepared.job.id
     if held is not None and held.job != job:
         raise Unavailable(f"{directory.root} belongs to the job {held.job}; give {job} another --state-dir")
-    if options.beginning is Beginning.FRESH:
+    if options.starts_over:
         # What a run made goes, by name: a folder the user named may hold other things as well.
         for folder in (directory.logs, directory.checkpoints, directory.root / "nodes"):
             shutil.rmtree(folder, ignore_errors=True)
