@@ -36,9 +36,8 @@ from holdfast.api.intervention import (
     InterventionState,
 )
 from holdfast.api.policy import Policy
-from holdfast.cli.directline import DirectLine
 from holdfast.cli.statedirectory import StateDirectory
-from holdfast.cli.watchdogclient import WatchdogClient
+from holdfast.cli.watchdogclient import DirectLine, WatchdogClient
 from holdfast.watchdog import brain
 from holdfast.watchdog.journal.replay import Verdict, replay
 from holdfast.watchdog.store.sqlite import SqliteStore

@@ -31,9 +31,8 @@ from holdfast.agent.sensors.simulated_gpu import Fault, inject
 from holdfast.api.errors import Unavailable
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.status import JobPhase, JobStatus
-from holdfast.cli.directline import DirectLine
 from holdfast.cli.statedirectory import StateDirectory
-from holdfast.cli.watchdogclient import WatchdogClient
+from holdfast.cli.watchdogclient import DirectLine, WatchdogClient
 from holdfast.wire.access import Access, Address, Credential
 
 JOB_FILE: Final = """

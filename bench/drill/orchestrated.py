@@ -13,9 +13,8 @@ from drill.steplog import newest_by_rank
 from holdfast.api.errors import Unavailable
 from holdfast.api.incident import Incident
 from holdfast.api.policy import MemoryPolicy, Policy
-from holdfast.cli.directline import DirectLine
 from holdfast.cli.statedirectory import ListeningAt, StateDirectory
-from holdfast.cli.watchdogclient import WatchdogClient
+from holdfast.cli.watchdogclient import DirectLine, WatchdogClient
 from holdfast.wire.access import Access, Address, Credential
 
 JOB: Final = "bench/drill"

@@ -1,5 +1,7 @@
 """Workers' logs of a run on this machine: read from its state directory, also when the run is over."""
 
+import contextlib
+import math
 import os
 import time
 from collections import defaultdict, deque
@@ -11,10 +13,8 @@ from typing import Final
 from holdfast.agent.launch.logs import REGISTER, WorkerRun, read_register
 from holdfast.api.errors import Unavailable
 from holdfast.cli.logs import (
-    Ending,
     LogLine,
     LogRequest,
-    Which,
     clock,
     no_previous,
     prefix_for,
@@ -39,11 +39,30 @@ class _Read:
     unfinished: bytes = b""
 
     def more(self) -> Iterator[str]:
-        """The whole lines behind `offset`."""
-        for data in _chunks(self):
-            *lines, self.unfinished = (self.unfinished + data).split(b"\n")
-            for line in lines:
-                yield line.decode("utf-8", "replace")
+        """The whole lines behind `offset`; none of a file that cannot be read."""
+        try:
+            with self.path.open("rb") as log:
+                if self.offset == self.run.offset:
+                    self._pass_over_what_is_gone(log.fileno())
+                log.seek(self.offset)
+                until = math.inf if self.until is None else max(self.until, self.offset)
+                while data := log.read(int(min(CHUNK_BYTES, until - self.offset))):
+                    self.offset += len(data)
+                    *lines, self.unfinished = (self.unfinished + data).split(b"\n")
+                    yield from (line.decode("utf-8", "replace") for line in lines)
+        except OSError:
+            return
+
+    def _pass_over_what_is_gone(self, descriptor: int) -> None:
+        """What was given back to the file system, with the line it cut."""
+        try:
+            first = os.lseek(descriptor, self.offset, os.SEEK_DATA)
+        except OSError:  # nothing there yet, or a file system that does not tell
+            return
+        if first > self.offset:
+            end_of_line = os.pread(descriptor, 1 << 16, first).find(b"\n")
+            remark(f"the first {first - self.offset} bytes of rank {self.run.rank} are no longer kept")
+            self.offset = first + end_of_line + 1
 
     def rest(self) -> Iterator[str]:
         """What a process that will say no more left without a line's end."""
@@ -62,7 +81,10 @@ def lines_of(directory: StateDirectory, request: LogRequest, now: float) -> Iter
     reads = []
     for run in chosen:
         path = directory.logs / run.file
-        if request.since_s is not None and _written_at(path) < now - request.since_s:
+        written_at = 0.0
+        with contextlib.suppress(OSError):
+            written_at = path.stat().st_mtime
+        if request.since_s is not None and written_at < now - request.since_s:
             continue
         remark(heading(run))
         # Where the next process's part of the same file begins.
@@ -71,11 +93,11 @@ def lines_of(directory: StateDirectory, request: LogRequest, now: float) -> Iter
         )
         read = _Read(run, path, run.offset, until)
         lines = deque(read.more(), request.lines_of_each(several))
-        if request.ending is Ending.AT_END:
+        if not request.follows:
             lines.extend(read.rest())
         yield from (LogLine(line, prefix_for(run.rank, several)) for line in lines)
         reads.append(read)
-    if request.ending is Ending.FOLLOW:
+    if request.follows:
         yield from _followed(directory, request, reads)
 
 
@@ -101,7 +123,7 @@ def choose(runs: list[WorkerRun], request: LogRequest) -> list[WorkerRun]:
             raise unknown_rank(request.rank, [run.rank for run in runs])
     if request.node is not None and request.node not in {run.node for run in runs}:
         raise unknown_node(request.node, (run.node for run in runs))
-    place = -1 if request.which is Which.NEWEST else -2
+    place = -2 if request.is_previous else -1
     there = [[run for run in group if request.node in (None, run.node)] for group in groups]
     chosen = [group[place] for group in there if len(group) >= -place]
     if not chosen:
@@ -159,40 +181,3 @@ def _place(run: WorkerRun, request: LogRequest) -> int:
 def _marked(read: _Read, several: int, *, is_last: bool) -> Iterator[LogLine]:
     lines = [*read.more(), *(read.rest() if is_last else ())]
     return (LogLine(line, prefix_for(read.run.rank, several)) for line in lines)
-
-
-def _chunks(read: _Read) -> Iterator[bytes]:
-    """The bytes behind the offset; what was given back to the file system is passed over, with the line it cut."""
-    try:
-        with read.path.open("rb") as log:
-            if read.offset == read.run.offset:
-                read.offset = _first_kept(log.fileno(), read)
-            log.seek(read.offset)
-            while True:
-                left = CHUNK_BYTES if read.until is None else min(CHUNK_BYTES, read.until - read.offset)
-                data = log.read(left) if left > 0 else b""
-                if not data:
-                    return
-                read.offset += len(data)
-                yield data
-    except OSError:
-        return
-
-
-def _first_kept(descriptor: int, read: _Read) -> int:
-    try:
-        first = os.lseek(descriptor, read.offset, os.SEEK_DATA)
-    except OSError:  # nothing there yet, or a file system that does not tell
-        return read.offset
-    if first <= read.offset:
-        return read.offset
-    end_of_line = os.pread(descriptor, 1 << 16, first).find(b"\n")
-    remark(f"the first {first - read.offset} bytes of rank {read.run.rank} are no longer kept")
-    return first + end_of_line + 1
-
-
-def _written_at(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0

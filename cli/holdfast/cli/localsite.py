@@ -10,22 +10,13 @@ from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.event import Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.status import LastSeen, NodeStatus, RankStatus
-from holdfast.cli.directline import DirectLine
 from holdfast.cli.logs import LogLine, LogRequest
 from holdfast.cli.output import remark
 from holdfast.cli.seen import RecordedIncidents, SeenStatus, seen_last
-from holdfast.cli.site import Answer, Document
-from holdfast.cli.statedirectory import (
-    RunningJob,
-    StateDirectory,
-    find_state_directory,
-    is_over,
-    runs_under_here,
-)
+from holdfast.cli.statedirectory import StateDirectory, find_state_directory, is_over, runs_under_here
 from holdfast.cli.target import Target, only_one, split_job
-from holdfast.cli.view.journal import gone_text
-from holdfast.cli.watchdogclient import WatchdogClient
-from holdfast.cli.watchdogsource import WatchdogSource, hand_in, no_server_check, remark_end
+from holdfast.cli.watchdogclient import DirectLine, WatchdogClient, gone_text
+from holdfast.cli.watchdogsource import WatchdogSite, WatchdogSource, remark_end
 from holdfast.wire.access import Access, Address, Credential
 
 if TYPE_CHECKING:
@@ -36,11 +27,11 @@ Content = TypeVar("Content")
 
 
 class LocalSource:
-    """Fills `site.JobSource` from a state directory."""
+    """One job, from a state directory: from its watchdog while it lives, afterwards as it was last known."""
 
     def __init__(self, directory: StateDirectory) -> None:
         self.directory = directory
-        self.job = job_of(directory).job
+        self.job = job_of(directory)
 
     def status(self) -> SeenStatus:
         return self._asked(
@@ -129,8 +120,8 @@ class LocalSource:
         return last
 
 
-class LocalSite:
-    """Fills `site.Site` from the state directory that was named, or those under the current directory."""
+class LocalSite(WatchdogSite):
+    """From the state directory that was named, or those under the current directory."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -145,25 +136,19 @@ class LocalSite:
             raise InvalidInput(Problem("job", named, f"{source.directory.root} belongs to {source.job}"))
         return source
 
-    def check(self, document: Document) -> Document:
-        return no_server_check()
 
-    def hand_in(self, document: Document, timeout_s: float) -> Answer:
-        return hand_in(self.source().client(), document, timeout_s)
-
-
-def job_of(directory: StateDirectory) -> RunningJob:
+def job_of(directory: StateDirectory) -> str:
     """Which job a state directory belongs to. Raises Unavailable when it is none."""
-    job = directory.running_job()
-    if job is None:
+    running = directory.running_job()
+    if running is None:
         raise Unavailable(f"{directory.root} is no state directory of a run")
-    return job
+    return running.job
 
 
 def _find(named: str) -> StateDirectory:
     """The directory under here of the job that was named. Raises InvalidInput naming those there are."""
     namespace, _, name = named.rpartition("/")
-    jobs = {directory: job_of(directory).job for directory in runs_under_here()}
+    jobs = {directory: job_of(directory) for directory in runs_under_here()}
     fits = [each for each, job in jobs.items() if job == named or (not namespace and job.endswith(f"/{name}"))]
     if not fits:
         known = ", ".join(sorted(jobs.values())) or "none"

@@ -8,44 +8,33 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
-from holdfast.api.incident import Incident
 from holdfast.api.workeroutput import KeptOutput
 from holdfast.cli.output import remark
-from holdfast.cli.watchdogclient import WatchdogClient
+
+if TYPE_CHECKING:
+    from holdfast.cli.watchdogclient import WatchdogClient
 
 # As kubectl does for a selector: of several ranks only so much each, of one everything.
 TAIL_OF_SEVERAL: Final = 10
 
 
-class Which(Enum):
-    """Which process of a rank."""
-
-    NEWEST = "newest"
-    PREVIOUS = "previous"  # the one before the last restart
-
-
-class Ending(Enum):
-    """When to stop."""
-
-    AT_END = "at end"  # of what is there now
-    FOLLOW = "follow"  # with the run, or the person
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRequest:
-    """`rank` and `node` None: every one. `tail` is in lines of each rank, None for all of one rank; `since_s` is
-    how far back."""
+    """`rank` and `node` None: every one. `tail` is in lines of each rank, None for all of one rank.
+
+    `is_previous`: the process before the last restart. `since_s` is how far back. `follows`: with the run, or the
+    person, else what is there now.
+    """
 
     rank: int | None = None
     node: str | None = None
-    which: Which = Which.NEWEST
+    is_previous: bool = False
     tail: int | None = None
     since_s: float | None = None
-    ending: Ending = Ending.AT_END
+    follows: bool = False
 
     def lines_of_each(self, sources: int) -> int | None:
         """How many lines of each of so many sources, None for all."""
@@ -104,7 +93,7 @@ class Known:
 class KeptLogs:
     """Of the job of `client`. `now` is the wall clock, in seconds since 1970."""
 
-    client: WatchdogClient
+    client: "WatchdogClient"
     now: float
 
     def lines(self, request: LogRequest, rank: int, known: Known, tail: int | None) -> list[str]:
@@ -113,14 +102,18 @@ class KeptLogs:
         Empty when nothing is kept of it, which stderr says as well.
         """
         kept = self._recent(self.client.outputs(rank=rank), request)
-        found = meant(kept, request.which, known)
+        found = meant(kept, known, is_previous=request.is_previous)
         if found is not None:
             return _told(found, tail)
-        if words := last_words(self.client.incidents(), rank, tail):
-            return words
-        which = "the newest process" if request.which is Which.NEWEST else "the process before the newest one"
+        # The newest incident that it brought about keeps its last words, and nothing where it did not fail.
+        failures = [each for each in self.client.incidents() if each.error and each.culprit.rank == rank]
+        if failures:
+            at = clock(failures[-1].detected_at)
+            remark(f"kept of the worker of rank {rank} that failed at {at} ({failures[-1].id}): its last lines")
+            return list(deque(failures[-1].error.splitlines(), tail))
+        which = "the process before the newest one" if request.is_previous else "the newest process"
         remark(f"nothing is kept of what {which} of rank {rank} wrote")
-        if kept and request.which is Which.NEWEST:
+        if kept and not request.is_previous:
             remark("what an earlier process of it wrote is kept: --previous shows it")
         elif known.is_gone:
             remark("a node that vanishes without a word leaves only what its launcher had sent before")
@@ -128,14 +121,14 @@ class KeptLogs:
 
     def lines_of_gone(self, request: LogRequest) -> Iterator[LogLine]:
         """Of a rank or a node that the newest round does not have. Nothing when nothing is kept of it."""
-        if request.ending is Ending.FOLLOW:
+        if request.follows:
             return
         kept = self.client.outputs(rank=request.rank, node=request.node)
         of_rank: dict[int, list[KeptOutput]] = {}
         for each in self._recent(kept, request):
             if request.rank in (None, each.rank) and request.node in (None, each.node):
                 of_rank.setdefault(each.rank, []).append(each)
-        place = 0 if request.which is Which.NEWEST else 1
+        place = 1 if request.is_previous else 0
         found = [group[place] for _, group in sorted(of_rank.items()) if len(group) > place]
         for each in found:
             for line in _told(each, request.lines_of_each(len(found))):
@@ -146,43 +139,19 @@ class KeptLogs:
         return [each for each in kept if each.ended_at >= since]
 
 
-def meant(kept: Sequence[KeptOutput], which: Which, known: Known) -> KeptOutput | None:
+def meant(kept: Sequence[KeptOutput], known: Known, *, is_previous: bool) -> KeptOutput | None:
     """The process that is meant among those kept of a rank, which are newest first; None when it is not kept."""
     newest = kept[0] if kept else None
     # As far as can be told, whether what was kept last is of the rank's newest process.
     is_newest = newest is not None and (
         newest.round == known.round if known.round is not None else known.member in (None, newest.member)
     )
-    if which is Which.NEWEST:
+    if not is_previous:
         return newest if is_newest else None
     if known.round is not None:
         return next((each for each in kept if each.round != known.round), None)
     earlier = kept[1:] if is_newest and known.is_gone else kept
     return next(iter(earlier), None)
-
-
-def last_words(incidents: Iterable[Incident], rank: int, tail: int | None) -> list[str]:
-    """What the newest incident that `rank` brought about kept of its worker's last words; stderr says so.
-
-    Nothing is kept there of a worker that did not fail. `incidents` are oldest first.
-    """
-    found = [each for each in incidents if each.error and each.culprit.rank == rank]
-    if not found:
-        return []
-    newest = found[-1]
-    at = datetime.fromtimestamp(newest.detected_at)
-    remark(f"kept of the worker of rank {rank} that failed at {at:%H:%M:%S} ({newest.id}): its last lines")
-    return list(deque(newest.error.splitlines(), tail))
-
-
-def unknown_but_kept(kept: KeptLogs, request: LogRequest, unknown: InvalidInput) -> Iterator[LogLine]:
-    """What is kept of a rank or a node that is not in the newest round. Raises `unknown` when that is nothing."""
-    lines = iter(kept.lines_of_gone(request))
-    first = next(lines, None)
-    if first is None:
-        raise unknown
-    yield first
-    yield from lines
 
 
 def heading(kept: KeptOutput) -> str:

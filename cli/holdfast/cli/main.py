@@ -1,7 +1,7 @@
 """`holdfast`: the one command. Subcommands are imported when they are called, so that reads start at once.
 
 Data goes to stdout, messages go to stderr, and whatever goes wrong ends in one sentence and a documented exit
-code (`holdfast.cli.exitcode`).
+code (`holdfast.cli.output`).
 """
 
 import importlib
@@ -12,13 +12,12 @@ import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, ShellComplete
 
 from holdfast.api.errors import HoldfastError
-from holdfast.cli.exitcode import ExitCode, exit_code_of
+from holdfast.cli.output import ExitCode, exit_code_of
 from holdfast.cli.target import Program
 
 
@@ -32,7 +31,7 @@ class Command:
 
 COMMANDS: Mapping[str, Command] = {
     "run": Command("holdfast.cli.commands.run:run", "Run a job file on this machine, healing what breaks."),
-    "demo": Command("holdfast.cli.commands.demo:demo", "Train a small model, break it four ways, watch it heal."),
+    "demo": Command("holdfast.cli.commands.run:demo", "Train a small model, break it four ways, watch it heal."),
     "launch": Command("holdfast.agent.launch.command:launch", "The elastic launcher of one node."),
     "status": Command("holdfast.cli.commands.job:status", "Where a job is."),
     "ranks": Command("holdfast.cli.commands.job:ranks", "Every rank: node, process, step, loss."),
@@ -64,11 +63,8 @@ SERVICES = frozenset({"watchdog", "operator", "agent"})
 """These have log settings of their own."""
 HERE_ONLY = frozenset({"run", "demo", "launch", "probe"}) | SERVICES
 """What `kubectl holdfast` leaves out: these run something on this machine."""
-
-
-class Debugging(Enum):
-    OFF = "off"
-    ON = "on"
+NO_FILES = 4
+"""One of kubectl's directives for completions: do not fall back to file names."""
 
 
 class LazyGroup(click.Group):
@@ -108,7 +104,6 @@ class LazyGroup(click.Group):
 @click.pass_context
 def holdfast(ctx: click.Context, debug: bool) -> None:
     """Keeps large training runs going: detects, decides and heals."""
-    ctx.meta["debugging"] = Debugging.ON if debug else Debugging.OFF
     if os.environ.get("NO_COLOR"):
         ctx.color = False
     if ctx.invoked_subcommand not in SERVICES:
@@ -125,11 +120,33 @@ def kubectl_main() -> None:
     sys.exit(answer(sys.argv[1:], Program.KUBECTL))
 
 
+def kubectl_completion_main() -> None:
+    """The entry point of `kubectl_complete-holdfast`, which kubectl calls with the words typed so far.
+
+    It answers as kubectl's own completion does: one suggestion a line, a tab before its description, then a line
+    of a colon and flags. Source: https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/
+    """
+    try:
+        lines = suggestions(sys.argv[1:])
+    except Exception:  # a completion that fails must not write into the command line that is being typed
+        lines = [f":{NO_FILES}"]
+    click.echo("\n".join(lines))
+
+
+def suggestions(words: Sequence[str]) -> list[str]:
+    """The lines that answer `words`, the last of which is unfinished."""
+    *before, unfinished = words or [""]
+    complete = ShellComplete(holdfast, {"obj": Program.KUBECTL}, Program.KUBECTL.value, "_HOLDFAST_COMPLETE")
+    found = complete.get_completions(list(before), unfinished)
+    lines = [f"{each.value}\t{each.help}" if each.help else each.value for each in found if each.type == "plain"]
+    return [*lines, f":{NO_FILES}"]
+
+
 def answer(arguments: Sequence[str], program: Program = Program.HOLDFAST) -> int:
     """Run one command line; every way it can end becomes an exit code."""
-    debugging = Debugging.ON if "--debug" in arguments[:1] else Debugging.OFF
+    is_debugged = "--debug" in arguments[:1]
     try:
-        # Completion asks `holdfast` itself, and kubectl its own plugin (`holdfast.cli.kubectlcompletion`).
+        # Completion asks `holdfast` itself, and kubectl its own plugin (`kubectl_completion_main`).
         code = holdfast.main(
             list(arguments),
             prog_name=program.value,
@@ -147,27 +164,20 @@ def answer(arguments: Sequence[str], program: Program = Program.HOLDFAST) -> int
         # The reader of our output is gone (`| head`); flushing at exit would complain once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.OK
-    except HoldfastError as error:
-        if debugging is Debugging.ON:
-            traceback.print_exc()
-        click.echo(f"holdfast: {error}", err=True)
-        return exit_code_of(error)
-    except OSError as error:
-        if debugging is Debugging.ON:
-            traceback.print_exc()
-        subject = f"{error.filename}: " if error.filename else ""
-        click.echo(f"holdfast: {subject}{error.strerror or error}", err=True)
-        return ExitCode.UNAVAILABLE
     except Exception as error:
-        _report_unexpected(error, debugging)
+        if is_debugged:
+            traceback.print_exc()
+        if isinstance(error, HoldfastError):
+            click.echo(f"holdfast: {error}", err=True)
+            return exit_code_of(error)
+        if isinstance(error, OSError):
+            subject = f"{error.filename}: " if error.filename else ""
+            click.echo(f"holdfast: {subject}{error.strerror or error}", err=True)
+            return ExitCode.UNAVAILABLE
+        # Nobody foresaw it: one sentence, and the traceback where it can be found.
+        if not is_debugged:
+            with tempfile.NamedTemporaryFile("w", prefix="holdfast-error-", suffix=".log", delete=False) as log:
+                traceback.print_exception(error, file=log)
+            sentence = f"unexpected {type(error).__name__}: {error}; the traceback is in {log.name}"
+            click.echo(f"holdfast: {sentence}", err=True)
         return ExitCode.FAILED
-
-
-def _report_unexpected(error: Exception, debugging: Debugging) -> None:
-    """An error nobody foresaw: one sentence, and the traceback where it can be found."""
-    if debugging is Debugging.ON:
-        traceback.print_exception(error)
-        return
-    with tempfile.NamedTemporaryFile("w", prefix="holdfast-error-", suffix=".log", delete=False) as log:
-        traceback.print_exception(error, file=log)
-    click.echo(f"holdfast: unexpected {type(error).__name__}: {error}; the traceback is in {log.name}", err=True)

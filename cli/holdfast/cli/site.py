@@ -1,85 +1,46 @@
-"""The ports: where jobs are found, what is read of one, and where an intervention is handed in.
+"""Where jobs are found: a run on this machine, a watchdog by its address, or a cluster.
 
-Three things fill them: a run on this machine (`localsite`), a watchdog by its address (`addresssite`), and a
-cluster (`cluster.clustersite`). `opening` chooses among them.
+Each is imported when it is meant: a read on this machine starts at once. A `JobSource` is one job there. Every
+read of it raises Unavailable when nobody answers, InvalidInput when there is no such job; a `Site` raises so too.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol
+import os
+from typing import TYPE_CHECKING
 
-from holdfast.api.event import Journaled
-from holdfast.api.incident import Incident
-from holdfast.api.intervention import InterventionState
-from holdfast.api.status import NodeStatus, RankStatus
-from holdfast.cli.logs import LogLine, LogRequest
-from holdfast.cli.seen import RecordedIncidents, SeenStatus
-from holdfast.cli.watchdogclient import WatchdogClient
+from holdfast.cli.target import Place, Surroundings, Target, place_of
 
-Document = dict[str, Any]
+if TYPE_CHECKING:
+    from holdfast.cli.cluster.clustersite import ClusterSite
+    from holdfast.cli.localsite import LocalSite, LocalSource
+    from holdfast.cli.watchdogsource import AddressSite, WatchdogSource
 
-
-class JobSource(Protocol):
-    """One job. Every read raises Unavailable when nobody answers, InvalidInput when there is no such job."""
-
-    @property
-    def job(self) -> str:
-        """namespace/name."""
-        ...
-
-    def status(self) -> SeenStatus:
-        """Where it is; from the record where there is one and the watchdog is away."""
-        ...
-
-    def incidents(self) -> tuple[Incident, ...] | RecordedIncidents:
-        """Oldest first; what the record keeps of them where there is one and the watchdog is away."""
-        ...
-
-    def ranks(self) -> tuple[RankStatus, ...]:
-        """Every rank; of a job that is over, as it was last seen, which stderr says."""
-        ...
-
-    def nodes(self) -> tuple[NodeStatus, ...]:
-        """Every node; of a job that is over, as it was last seen, which stderr says."""
-        ...
-
-    def logs(self, request: LogRequest) -> Iterator[LogLine]:
-        """What workers wrote; headings and what is missing go to stderr."""
-        ...
-
-    def journal(self, after: int) -> Iterator[Journaled]:
-        """Line by line behind the line `after`; of a run on this machine after its end as well."""
-        ...
-
-    def client(self) -> WatchdogClient:
-        """For what only the watchdog knows."""
-        ...
+    JobSource = LocalSource | WatchdogSource
+    Site = LocalSite | AddressSite | ClusterSite
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What became of an intervention so far. `name` is what it is called from now on."""
+def open_site(target: Target) -> "Site":
+    """The installation that `target` means. Raises InvalidInput, Unavailable."""
+    match place_of(target, look_around):
+        case Place.STATE_DIRECTORY:
+            from holdfast.cli.localsite import LocalSite
 
-    name: str
-    state: InterventionState
-    outcome: str
+            return LocalSite(target)
+        case Place.ADDRESS:
+            from holdfast.cli.watchdogsource import AddressSite
+
+            return AddressSite(target)
+        case Place.CLUSTER:
+            from holdfast.cli.cluster.clustersite import ClusterSite
+
+            return ClusterSite(target)
 
 
-class Site(Protocol):
-    """An installation. Raises as `JobSource` does."""
+def look_around() -> Surroundings:
+    """What there is in this directory and this process's environment."""
+    from holdfast.cli.statedirectory import runs_under_here
 
-    def statuses(self) -> tuple[SeenStatus, ...]:
-        """Every job there is, or that the target means."""
-        ...
-
-    def source(self) -> JobSource:
-        """The job that the target names, or the only one. Raises InvalidInput naming those to choose from."""
-        ...
-
-    def check(self, document: Document) -> Document:
-        """Have the server check an Intervention and change nothing. Raises InvalidInput where none can."""
-        ...
-
-    def hand_in(self, document: Document, timeout_s: float) -> Answer:
-        """Hand in an Intervention and wait for its outcome; 0 returns at once."""
-        ...
+    if runs_under_here():
+        return Surroundings.LOCAL_RUN
+    if os.environ.get("KUBECONFIG") or os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return Surroundings.CLUSTER_ACCESS
+    return Surroundings.NOTHING

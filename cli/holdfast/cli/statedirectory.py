@@ -14,7 +14,6 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -42,39 +41,18 @@ class RunningJob(msgspec.Struct, frozen=True):
     job_file: str
 
 
-@dataclass(frozen=True)
 class StateDirectory:
     """The names inside one state directory."""
 
-    root: Path
-
-    @property
-    def watchdog_file(self) -> Path:
-        return self.root / "watchdog.json"
-
-    @property
-    def store_file(self) -> Path:
-        return self.root / "watchdog.db"
-
-    @property
-    def token_file(self) -> Path:
-        return self.root / "token"
-
-    @property
-    def run_file(self) -> Path:
-        return self.root / "run.json"
-
-    @property
-    def lock_file(self) -> Path:
-        return self.root / "run.lock"
-
-    @property
-    def logs(self) -> Path:
-        return self.root / "logs"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.watchdog_file = root / "watchdog.json"
+        self.store_file = root / "watchdog.db"
+        self.token_file = root / "token"
+        self.run_file = root / "run.json"
+        self.lock_file = root / "run.lock"
+        self.logs = root / "logs"
+        self.checkpoints = root / "checkpoints"
 
     def node(self, name: str) -> Path:
         """The run directory of one local node."""
@@ -157,9 +135,12 @@ def is_over(directory: StateDirectory) -> bool:
     except OSError:
         return False
     try:
-        holder = os.read(descriptor, 32).decode(errors="replace").strip()
-        if not _lives(holder):
+        try:
+            os.kill(int(os.read(descriptor, 32)), 0)
+        except (ValueError, ProcessLookupError):
             return True
+        except PermissionError:
+            pass  # it lives, and is another user's
         # Its number may be another process's by now. The lock is tried only then: a run that begins could meet it.
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -168,16 +149,6 @@ def is_over(directory: StateDirectory) -> bool:
         return True
     finally:
         os.close(descriptor)
-
-
-def _lives(pid: str) -> bool:
-    try:
-        os.kill(int(pid), 0)
-    except (ValueError, ProcessLookupError):
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _read(file: Path, kind: type[Content]) -> Content | None:

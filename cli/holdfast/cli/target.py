@@ -40,13 +40,6 @@ class Place(Enum):
     CLUSTER = "cluster"
 
 
-class Breadth(Enum):
-    """How many namespaces are meant."""
-
-    ONE = "one"
-    ALL = "all"
-
-
 class Surroundings(Enum):
     """What there is where the command was called, the strongest first."""
 
@@ -74,21 +67,11 @@ class Target:
     token_file: Path | None = None
     ca_file: Path | None = None
     namespace: str | None = None
-    breadth: Breadth = Breadth.ONE
+    all_namespaces: bool = False
     context: str | None = None
     kubeconfig: Path | None = None
     holdfast_namespace: str = DEFAULT_HOLDFAST_NAMESPACE
     holdfast_service: str = DEFAULT_HOLDFAST_SERVICE
-
-    def cluster_flag(self) -> str | None:
-        """A flag that was given and means a cluster."""
-        given = {
-            "--context": self.context,
-            "--kubeconfig": self.kubeconfig,
-            "--namespace": self.namespace,
-            "--all-namespaces": None if self.breadth is Breadth.ONE else self.breadth,
-        }
-        return next((flag for flag, value in given.items() if value is not None), None)
 
 
 def place_of(target: Target, surroundings: Callable[[], Surroundings]) -> Place:
@@ -98,7 +81,14 @@ def place_of(target: Target, surroundings: Callable[[], Surroundings]) -> Place:
             raise InvalidInput(Problem(flag, str(file), "give it together with --watchdog; nothing else reads it"))
     local = {"--watchdog": target.watchdog, "--state-dir": target.state_dir}
     named = [flag for flag, value in local.items() if value is not None]
-    cluster = "kubectl holdfast" if target.program is Program.KUBECTL else target.cluster_flag()
+    of_cluster = {
+        "kubectl holdfast": target.program is Program.KUBECTL,
+        "--context": target.context is not None,
+        "--kubeconfig": target.kubeconfig is not None,
+        "--namespace": target.namespace is not None,
+        "--all-namespaces": target.all_namespaces,
+    }
+    cluster = next((flag for flag, is_given in of_cluster.items() if is_given), None)
     if named and cluster:
         raise InvalidInput(Problem(named[0], local[named[0]], f"leave it out; {cluster} means a cluster"))
     if len(named) == 2:
@@ -176,26 +166,28 @@ _PLACE_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="CA certificate (PEM) to trust; enables TLS.",
     ),
 )
-_BREADTH_OPTION = click.option("-A", "--all-namespaces", is_flag=True, help="The jobs of every namespace.")
+_ALL_NAMESPACES_OPTION = click.option("-A", "--all-namespaces", is_flag=True, help="The jobs of every namespace.")
 
 
-def target_options(word: JobWord, *, breadth: Breadth = Breadth.ONE) -> Callable[[Decorated], Decorated]:
-    """Give a command the options that say what it is about; it receives them as one `target`."""
+def target_options(word: JobWord, *, of_many: bool = False) -> Callable[[Decorated], Decorated]:
+    """Give a command the options that say what it is about; it receives them as one `target`.
+
+    `of_many`: it may be about the jobs of every namespace.
+    """
 
     def decorate(command: Decorated) -> Decorated:
         @functools.wraps(command)  # which keeps the options that decorators below have put on it
         def gathered(**given: Any) -> Any:
             program = click.get_current_context().find_root().obj
             said = {name: given.pop(name) for name in _FIELDS if name in given}
-            wide = Breadth.ALL if given.pop("all_namespaces", False) else Breadth.ONE
             program = program if isinstance(program, Program) else Program.HOLDFAST
-            return command(target=Target(program=program, breadth=wide, **said), **given)
+            return command(target=Target(program=program, **said), **given)
 
         wrapped: Any = gathered
         for option in reversed(_PLACE_OPTIONS):
             wrapped = option(wrapped)
-        if breadth is Breadth.ALL:
-            wrapped = _BREADTH_OPTION(wrapped)
+        if of_many:
+            wrapped = _ALL_NAMESPACES_OPTION(wrapped)
         if word is JobWord.ARGUMENT:
             wrapped = click.argument("job", required=False)(wrapped)
         if word is JobWord.OPTION:
@@ -207,4 +199,4 @@ def target_options(word: JobWord, *, breadth: Breadth = Breadth.ONE) -> Callable
     return decorate
 
 
-_FIELDS = frozenset(each.name for each in fields(Target)) - {"program", "breadth"}
+_FIELDS = frozenset(each.name for each in fields(Target)) - {"program"}

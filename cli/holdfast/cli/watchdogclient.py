@@ -1,24 +1,32 @@
-"""What is read of a job at a watchdog, whichever way its answers come (`Line`)."""
+"""What is read of a job at a watchdog, whichever way its answers come (`Line`); and the way by its address."""
 
+import http.client
+import random
+import socket
+import ssl
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import msgspec
 
 from holdfast.api.decoding import decode_json
-from holdfast.api.errors import Damaged, Malformed
+from holdfast.api.errors import Damaged, Malformed, Unavailable
 from holdfast.api.event import Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import Forecast, InterventionOutcome, InterventionRequest
 from holdfast.api.plan import Plan
 from holdfast.api.round import Desired
+from holdfast.api.standing import STANDING_HEADER
 from holdfast.api.status import JobStatus, NodeStatus, RankStatus
 from holdfast.api.workeroutput import KeptOutput
-from holdfast.cli.output import remark
-from holdfast.cli.view.journal import gone_text
+from holdfast.cli.output import instant, remark
+from holdfast.wire.access import Access, untrusted
+from holdfast.wire.answer import from_leader, refusal
 
 Content = TypeVar("Content")
+ANSWER_TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 64 << 20
 INCIDENTS = "incidents?limit=1000"
 
@@ -29,6 +37,56 @@ class Line(Protocol):
     def ask(self, method: str, path: str, body: bytes | None = None, *, subject: str = "") -> bytes:
         """The answer's content. Raises Unavailable when there is none, InvalidInput when it is a refusal."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+
+class DirectLine:
+    """To a watchdog by its address, over the standard library's HTTP client so that a read starts at once.
+
+    `token_of` says in an error whose token was not taken.
+    """
+
+    def __init__(self, access: Access, *, token_of: str) -> None:
+        """Raises Unavailable when the token or the certificate authority cannot be read."""
+        self._address = access.address
+        self._token = access.credential.read()
+        self._trusted = access.trust.context()
+        self._token_of = token_of
+
+    def ask(self, method: str, path: str, body: bytes | None = None, *, subject: str = "") -> bytes:
+        reply = from_leader(lambda: self._ask_once(method, path, body))
+        if reply.status >= 400:
+            raise refusal(reply.status, reply.content, subject or path, self._token_of)
+        return reply.content
+
+    def _ask_once(self, method: str, path: str, body: bytes | None) -> _Reply:
+        """Over a connection of its own, so that the name may lead to another watchdog."""
+        host, port = self._address.host, self._address.port
+        connection = http.client.HTTPConnection(host, port, timeout=ANSWER_TIMEOUT_S)
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        try:
+            # To any of the name's addresses: behind one is the leader.
+            resolved = random.choice(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))[-1]
+            connection.sock = socket.create_connection((str(resolved[0]), port), timeout=ANSWER_TIMEOUT_S)
+            if self._trusted is not None:
+                connection.sock = self._trusted.wrap_socket(connection.sock, server_hostname=host)
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+            standing = {STANDING_HEADER: response.headers.get(STANDING_HEADER, "")}
+            return _Reply(response.status, standing, response.read(MAX_ANSWER_BYTES))
+        except ssl.SSLCertVerificationError as error:
+            raise Unavailable(untrusted(self._address, error)) from error
+        except (OSError, http.client.HTTPException) as error:
+            where = f"{self._address} ({error})"
+            raise Unavailable(f"the watchdog does not answer at {where}; is the run alive?") from error
+        finally:
+            connection.close()
 
 
 class JournalPage(msgspec.Struct, frozen=True):
@@ -97,6 +155,12 @@ class WatchdogClient:
 
     def _read(self, resource: str, kind: type[Content]) -> Content:
         return decoded(self._line.ask("GET", f"/v1/jobs/{self.job}/{resource}", subject=self.job), kind)
+
+
+def gone_text(first: int, compacted_at: float | None) -> str:
+    """Where a journal begins whose oldest lines were compacted."""
+    at = f" at {instant(compacted_at)}" if compacted_at is not None else ""
+    return f"lines before {first} were compacted{at}; incidents are kept"
 
 
 def job_statuses(line: Line) -> tuple[JobStatus, ...]:

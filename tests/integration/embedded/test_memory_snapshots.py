@@ -20,9 +20,8 @@ from holdfast.agent.launch.memoryfolder import ROOT, folder_of
 from holdfast.api.status import RankStatus
 from holdfast.checkpoint.capture.tier import SETTLED_AFTER
 from holdfast.checkpoint.memory.sharedbuffer import HeldSnapshot, SharedBuffer
-from holdfast.cli.directline import DirectLine
 from holdfast.cli.statedirectory import StateDirectory
-from holdfast.cli.watchdogclient import WatchdogClient
+from holdfast.cli.watchdogclient import DirectLine, WatchdogClient
 from holdfast.wire.access import Access, Address, Credential
 
 pytestmark = pytest.mark.timeout(300)  # The story of the first tests is one run of a minute.

@@ -30,7 +30,7 @@ PATIENCE_S = patient(30.0)
 LOOK_S = 0.1
 PLUGINS = {
     "kubectl-holdfast": "from holdfast.cli.main import kubectl_main as main",
-    "kubectl_complete-holdfast": "from holdfast.cli.kubectlcompletion import main",
+    "kubectl_complete-holdfast": "from holdfast.cli.main import kubectl_completion_main as main",
 }
 
 

@@ -15,7 +15,7 @@ from fake_watchdog import JOB, TOKEN, FakeWatchdog
 from holdfast.agent.launch.connection import Connection
 from holdfast.api.membership import Join
 from holdfast.api.standing import STANDBY_STATUS, STANDING_HEADER, Standing
-from holdfast.cli.directline import DirectLine
+from holdfast.cli.watchdogclient import DirectLine
 from holdfast.watchdog.leadership import ServicePeer
 from holdfast.wire.access import Access, Address, Credential
 from holdfast.wire.http import WatchdogHttp

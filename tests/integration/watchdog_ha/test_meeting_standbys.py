@@ -15,7 +15,7 @@ from holdfast.agent.jobstream import Reporter
 from holdfast.agent.launch.connection import Connection
 from holdfast.agent.outbox import Outbox
 from holdfast.api.telemetry import AgentHello
-from holdfast.cli.directline import DirectLine
+from holdfast.cli.watchdogclient import DirectLine
 from holdfast.operator.watchdog import JobLine, Watchdog
 from holdfast.wire.access import Access, Address, Credential
 

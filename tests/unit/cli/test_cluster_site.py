@@ -472,8 +472,8 @@ def test_in_a_pod_its_own_account_is_used_where_no_file_is(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     monkeypatch.setattr("kubernetes.config.load_incluster_config", load)
-    monkeypatch.setattr("holdfast.cli.cluster.credentials.POD_NAMESPACE_FILE", tmp_path / "namespace")
+    monkeypatch.setattr("holdfast.cli.cluster.kubeapi.POD_NAMESPACE_FILE", tmp_path / "namespace")
     assert ask("status", "gpt") == 0
     assert len(loaded) == 1
-    monkeypatch.setattr("holdfast.cli.cluster.credentials.POD_NAMESPACE_FILE", tmp_path / "absent")
+    monkeypatch.setattr("holdfast.cli.cluster.kubeapi.POD_NAMESPACE_FILE", tmp_path / "absent")
     assert ask("status", "gpt") == 3

@@ -3,9 +3,7 @@ import sys
 
 import pytest
 
-from holdfast.cli import kubectlcompletion
-from holdfast.cli.kubectlcompletion import suggestions
-from holdfast.cli.main import answer
+from holdfast.cli.main import answer, kubectl_completion_main, suggestions
 from holdfast.cli.target import Program
 
 
@@ -27,8 +25,8 @@ def test_a_completion_that_fails_says_nothing(
     def fail(_: object) -> list[str]:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr(kubectlcompletion, "suggestions", fail)
-    kubectlcompletion.main()
+    monkeypatch.setattr("holdfast.cli.main.suggestions", fail)
+    kubectl_completion_main()
     assert capsys.readouterr().out == ":4\n"
 
 

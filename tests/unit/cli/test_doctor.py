@@ -12,20 +12,23 @@ from fakewatchdog import fake_watchdog
 from wireobjects import a_status
 
 from holdfast.api.standing import Standing
+from holdfast.cli.cluster.kubeapi import CREATE_INTERVENTION, LIST_JOBS
 from holdfast.cli.cluster.record import JobRecord, read_record
-from holdfast.cli.cluster.rights import CREATE_INTERVENTION, LIST_JOBS
+from holdfast.cli.commands.doctor import Machine, examine_machine
 from holdfast.cli.doctor.checks import difference, examine
 from holdfast.cli.doctor.facts import (
     Facts,
+    Finding,
     Health,
     InterventionSeen,
     LeaseSeen,
+    Level,
     NodeSeen,
     PodSeen,
+    Unseen,
     Workload,
+    findings_text,
 )
-from holdfast.cli.doctor.finding import Finding, Level, Unseen, findings_text
-from holdfast.cli.doctor.machine import Machine, examine_machine
 from holdfast.cli.main import answer
 from holdfast.cli.target import Program
 

@@ -6,8 +6,7 @@ import pytest
 
 from holdfast.cli.cluster.record import JobRecord, Meta
 from holdfast.cli.doctor.checks import examine
-from holdfast.cli.doctor.facts import Facts, NodeSeen
-from holdfast.cli.doctor.finding import Unseen
+from holdfast.cli.doctor.facts import Facts, NodeSeen, Unseen
 
 HIDDEN = Unseen("forbidden")
 FACTS = Facts(

@@ -10,15 +10,13 @@ import pytest
 from holdfast.api.errors import Unavailable
 from holdfast.api.plan import NodeObserved, NodeState, Plan
 from holdfast.cli.embedded.childprocess import ChildProcess, descendants, exit_text
-from holdfast.cli.embedded.link import OperatorOutbox
-from holdfast.cli.embedded.localcluster import LocalCluster
+from holdfast.cli.embedded.localcluster import Decision, LocalCluster, OperatorOutbox, PlacementOptions
 from holdfast.cli.embedded.localnode import NodeOptions
-from holdfast.cli.embedded.placement import Decision, PlacementOptions
 from holdfast.cli.statedirectory import StateDirectory, run_lock
 
 
 def started(tmp_path: Path, *arguments: str) -> ChildProcess:
-    return ChildProcess("child", arguments, log=tmp_path / "child.log", directory=tmp_path)
+    return ChildProcess(arguments, log=tmp_path / "child.log", directory=tmp_path)
 
 
 async def test_the_end_of_a_child_is_known_at_once_with_its_last_words(tmp_path: Path) -> None:
@@ -93,12 +91,12 @@ async def test_no_node_is_started_any_more_once_the_job_is_over(monkeypatch: pyt
     monkeypatch.setattr("holdfast.cli.embedded.localcluster.decide", decided)
     plan = Plan("default/toy", 1, members=2, spares=0)
     cluster = LocalCluster(cast(NodeOptions, None), PlacementOptions(), lambda line: None)
-    cluster.show(plan)
+    cluster.hear(plan)
     running = asyncio.create_task(cluster.run())
     await looked.wait()
     looked.clear()
     await cluster.drain(0.0)
-    cluster.show(plan)
+    cluster.hear(plan)
     for _ in range(10):
         await asyncio.sleep(0)
     running.cancel()

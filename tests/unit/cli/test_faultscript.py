@@ -1,5 +1,7 @@
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, get_args
 
 import pytest
@@ -38,13 +40,11 @@ from holdfast.api.event import (
 from holdfast.api.finding import FindingKind
 from holdfast.api.incident import Incident
 from holdfast.api.status import JobPhase, JobStatus, RankStatus
-from holdfast.cli.commands.demo import demo_faults
-from holdfast.cli.commands.run import AGAIN, conclude
+from holdfast.cli.commands.run import conclude, demo_faults
 from holdfast.cli.embedded import faultscript
+from holdfast.cli.embedded.audience import Picture
 from holdfast.cli.embedded.faultscript import (
     AILMENTS,
-    READS,
-    SEEN_AS,
     After,
     Deed,
     check_whom,
@@ -54,8 +54,7 @@ from holdfast.cli.embedded.faultscript import (
     variables_of,
 )
 from holdfast.cli.embedded.injector import Injected, Injector, is_due
-from holdfast.cli.exitcode import ExitCode
-from holdfast.cli.view.news import Picture
+from holdfast.cli.output import ExitCode
 
 
 def script(tmp_path: Path, text: str) -> Path:
@@ -239,8 +238,7 @@ def test_a_script_that_tells_no_steps_can_be_broken_once_it_runs(tmp_path: Path)
     assert not is_due(later, a_status(step=None, phase=JobPhase.RUNNING))
 
 
-def test_every_verb_says_what_it_reads_and_what_it_is_seen_as() -> None:
-    assert set(READS) == set(SEEN_AS) == set(Deed)
+def test_every_verb_is_described() -> None:
     described = {line.split()[0] for line in (faultscript.__doc__ or "").splitlines() if line.startswith("    ")}
     assert {str(deed) for deed in Deed} <= described
     assert set(AILMENTS.values()) == set(Ailment)
@@ -248,12 +246,12 @@ def test_every_verb_says_what_it_reads_and_what_it_is_seen_as() -> None:
 
 def test_every_kind_of_finding_has_a_verb_that_leads_to_it() -> None:
     of_no_verb = {FindingKind.NOTHING_TO_RESTORE}  # what is stored is nothing that a drill may harm
-    assert {kind for kinds in SEEN_AS.values() for kind in kinds} | of_no_verb == set(FindingKind)
+    assert {kind for deed in Deed for kind in deed.seen_as} | of_no_verb == set(FindingKind)
 
 
 # What tells the brain of a fault, or of a change that somebody else plans, and which verb brings it about.
 BROUGHT_ABOUT_BY: dict[type, tuple[Deed, ...]] = {
-    FindingMade: tuple(deed for deed in Deed if SEEN_AS[deed]),
+    FindingMade: tuple(deed for deed in Deed if deed.seen_as),
     MemberDeparting: (Deed.END_LAUNCHER,),
     MemberLeft: (Deed.END_LAUNCHER, Deed.DRAIN),
     NodeDeparting: (Deed.PREEMPT,),
@@ -319,6 +317,8 @@ class RunWithoutNodes:
     """Plays the link, the cluster and the watchdog of a run in which nothing is up."""
 
     pid = None
+    up: Mapping[str, Any] = MappingProxyType({"node-1": None})
+    started = frozenset({"node-1"})
 
     async def status(self) -> JobStatus:
         return a_status()
@@ -328,15 +328,6 @@ class RunWithoutNodes:
 
     async def ranks(self) -> tuple[RankStatus, ...]:
         return (a_rank(0), a_rank(1, pid=None))
-
-    def node(self, name: str) -> None:
-        return None
-
-    def names(self) -> tuple[str, ...]:
-        return ("node-1",)
-
-    def ever_started(self) -> frozenset[str]:
-        return frozenset({"node-1"})
 
 
 async def test_a_fault_that_finds_nobody_is_told_and_passed_over(
@@ -383,12 +374,10 @@ class RunOfAnotherScript(RunWithoutNodes):
     def __init__(self, directory: Path, pid: int) -> None:
         self.run_directory = directory
         self._pid = pid
+        self.up = {a_rank(0).node: self}
 
     async def ranks(self) -> tuple[RankStatus, ...]:
         return (a_rank(0, pid=self._pid),)
-
-    def node(self, name: str) -> Any:
-        return self
 
 
 async def test_what_a_rank_does_not_take_up_or_is_not_alive_to_suffer_was_not_injected(
@@ -440,8 +429,8 @@ async def test_a_nan_of_many_steps_is_injected_when_its_first_step_was_taken(
 
 def test_a_drill_that_did_not_happen_fails_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     succeeded = a_status(phase=JobPhase.SUCCEEDED)
-    assert conclude(Picture(succeeded), again=AGAIN) is ExitCode.OK
-    assert conclude(Picture(succeeded, missed=("xid 79: no",)), again=AGAIN) is ExitCode.FAILED
+    assert conclude(Picture(succeeded), says_how_to_go_on=True) is ExitCode.OK
+    assert conclude(Picture(succeeded, missed=("xid 79: no",)), says_how_to_go_on=True) is ExitCode.FAILED
     assert "NOT INJECTED: xid 79: no\n" in capsys.readouterr().err
 
 

@@ -3,10 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.api.plan import NodeOrder, Plan
-from holdfast.cli.embedded.placement import Decision, Observed, PlacementOptions, Replacing, Start, Stop, decide
+from holdfast.cli.embedded.localcluster import Decision, Observed, PlacementOptions, Start, Stop, decide
 
-TERMS = PlacementOptions(Replacing.ALLOWED, delay_s=2.0)
-NEVER = PlacementOptions(Replacing.REFUSED)
+TERMS = PlacementOptions(delay_s=2.0)
+NEVER = PlacementOptions(replaces=False)
 
 
 def plan_of(
@@ -54,6 +54,12 @@ def test_a_lost_node_is_not_replaced_when_replacing_is_refused() -> None:
 def test_a_lost_node_does_not_keep_a_growing_plan_from_starting_more() -> None:
     observed = Observed(("node-1",), (("node-2", 10.0),), 2)
     assert decide(observed, plan_of(3), NEVER, 99.0) == Decision((Start("node-3"),))
+
+
+def test_no_two_nodes_are_given_the_same_name_where_a_name_ahead_is_avoided() -> None:
+    observed = Observed(("node-1", "node-2"), (("node-3", 10.0),), 3)
+    decision = decide(observed, plan_of(4, avoid=("node-4",)), TERMS, 12.0)
+    assert decision == Decision((Start("node-5"), Start("node-6", "node-3")))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.commands.doctor import probe
-from holdfast.cli.exitcode import ExitCode
+from holdfast.cli.output import ExitCode
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.cli.embedded.relay import Relay
+from holdfast.cli.embedded.localnode import Relay
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.api.errors import InvalidInput, Unavailable
-from holdfast.cli.target import Breadth, Place, Program, Surroundings, Target, only_one, place_of, split_job
+from holdfast.cli.target import Place, Program, Surroundings, Target, only_one, place_of, split_job
 
 
 def never() -> Surroundings:
@@ -20,7 +20,7 @@ def never() -> Surroundings:
         (Target(namespace="a"), Place.CLUSTER),
         (Target(context="c"), Place.CLUSTER),
         (Target(kubeconfig=Path("k")), Place.CLUSTER),
-        (Target(breadth=Breadth.ALL), Place.CLUSTER),
+        (Target(all_namespaces=True), Place.CLUSTER),
     ],
 )
 def test_a_flag_says_where_to_look(target: Target, place: Place) -> None:

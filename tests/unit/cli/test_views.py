@@ -13,13 +13,11 @@ from holdfast.api.incident import IncidentState
 from holdfast.api.selftest import TestLevel
 from holdfast.api.status import JobPhase, JobStatus, Membership, PendingTest, RankStatus, reading
 from holdfast.api.telemetry import ProcessState
+from holdfast.cli.embedded.audience import Picture, news, progress
 from holdfast.cli.embedded.liveaudience import screen
-from holdfast.cli.output import Format, emit
+from holdfast.cli.output import Format, emit, number, seconds
 from holdfast.cli.seen import seen
-from holdfast.cli.view.incident import incidents_text, story
-from holdfast.cli.view.news import Picture, news, progress
-from holdfast.cli.view.status import rank_shown, ranks_text, ranks_wide_text, status_text
-from holdfast.cli.view.table import number, seconds
+from holdfast.cli.view import incidents_text, rank_shown, ranks_text, ranks_wide_text, status_text, story
 
 OPEN = an_incident(id="incident-2", state=IncidentState.OPEN, recovered_at=None, lost_steps=None, actions=())
 TIE = an_incident(culprit=Subject(job="a/b", node="node-1"), confidence=Confidence.UNKNOWN)
@@ -133,9 +131,9 @@ def test_a_loss_that_is_not_finite_is_shown_by_its_name_in_every_form(
     (rank,) = msgspec.json.decode(told, type=tuple[RankStatus, ...])
     assert ranks_text([rank]).splitlines()[1].split()[5] == word
     assert ranks_wide_text([rank]).splitlines()[1].split()[-2:] == [word, word]
-    emit(Format.JSON, [rank_shown(rank)], table=lambda: "", names=lambda: ())
+    emit(Format.JSON, [rank_shown(rank)], table=str, names=())
     assert json.loads(capsys.readouterr().out)[0]["loss"] == word
-    emit(Format.YAML, [rank_shown(rank)], table=lambda: "", names=lambda: ())
+    emit(Format.YAML, [rank_shown(rank)], table=str, names=())
     assert yaml.safe_load(capsys.readouterr().out)[0]["grad_norm"] == word
     status = msgspec.json.decode(msgspec.json.encode(a_status(loss=reading(value))), type=JobStatus)
     assert f"loss           {word}\n" in status_text(seen(status))

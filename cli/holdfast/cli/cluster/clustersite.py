@@ -9,17 +9,15 @@ from typing import Any, Final
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionState
-from holdfast.cli.cluster.kubeapi import Forbidden, KubeApi, connect, listed
+from holdfast.cli.cluster import kubeapi
 from holdfast.cli.cluster.proxiedline import Installation, ProxiedLine
 from holdfast.cli.cluster.record import JobRecord, incidents_in, read_record, seen_in
-from holdfast.cli.cluster.rights import CREATE_INTERVENTION, GET_INTERVENTION, GET_JOB, LIST_JOBS
 from holdfast.cli.logs import KeptLogs, LogLine, LogRequest
 from holdfast.cli.output import remark
 from holdfast.cli.seen import RecordedIncidents, SeenStatus
-from holdfast.cli.site import Answer, Document
-from holdfast.cli.target import Breadth, Target, only_one, split_job
+from holdfast.cli.target import Target, only_one, split_job
 from holdfast.cli.watchdogclient import Line, WatchdogClient
-from holdfast.cli.watchdogsource import WatchdogSource
+from holdfast.cli.watchdogsource import Answer, Document, WatchdogSource
 from holdfast.wire.kube.reply import Reply
 
 GROUP_PATH: Final = "/apis/holdfast.dev/v1alpha1"
@@ -29,9 +27,9 @@ RETRY_MAX_S: Final = 1.0
 
 
 class ClusterSource(WatchdogSource):
-    """Fills `site.JobSource`; says on stderr when it answers from the record."""
+    """One job; says on stderr when it answers from the record."""
 
-    def __init__(self, api: KubeApi, jobs: "TrainingJobs", line: Line, job: str) -> None:
+    def __init__(self, api: kubeapi.KubeApi, jobs: "TrainingJobs", line: Line, job: str) -> None:
         super().__init__(WatchdogClient(line, job))
         self._api = api
         self._jobs = jobs
@@ -39,13 +37,13 @@ class ClusterSource(WatchdogSource):
     def status(self) -> SeenStatus:
         try:
             return super().status()
-        except (Unavailable, Forbidden, InvalidInput) as error:
+        except (Unavailable, kubeapi.Forbidden, InvalidInput) as error:
             return seen_in(self._recorded(error), datetime.now(UTC).timestamp())
 
     def incidents(self) -> tuple[Incident, ...] | RecordedIncidents:
         try:
             return super().incidents()
-        except (Unavailable, Forbidden, InvalidInput) as error:
+        except (Unavailable, kubeapi.Forbidden, InvalidInput) as error:
             return incidents_in(self._recorded(error))
 
     def logs(self, request: LogRequest) -> Iterator[LogLine]:
@@ -68,13 +66,15 @@ class ClusterSource(WatchdogSource):
 class TrainingJobs:
     """TrainingJobs at the API server. Every call raises Unavailable, Forbidden, InvalidInput."""
 
-    def __init__(self, api: KubeApi) -> None:
+    def __init__(self, api: kubeapi.KubeApi) -> None:
         self._api = api
 
     def list(self, namespace: str | None) -> tuple[JobRecord, ...]:
         """Those of a namespace, or of all."""
         path = f"{GROUP_PATH}/trainingjobs" if namespace is None else _jobs_path(namespace)
-        items = listed(lambda query: self.understood(self._api.ask("GET", path, query=query), str(LIST_JOBS)))
+        items = kubeapi.listed(
+            lambda query: self.understood(self._api.ask("GET", path, query=query), kubeapi.LIST_JOBS)
+        )
         return tuple(read_record(item) for item in items)
 
     def get(self, job: str) -> JobRecord:
@@ -83,9 +83,9 @@ class TrainingJobs:
         if reply.status == 404 and _is_installed(reply):
             others = ", ".join(each.metadata.name for each in self.list(namespace)) or "none"
             raise InvalidInput(Problem("job", job, f"the jobs of namespace {namespace} are: {others}"))
-        return read_record(self.understood(reply, str(GET_JOB)))
+        return read_record(self.understood(reply, kubeapi.GET_JOB))
 
-    def understood(self, reply: Reply, right: str) -> Any:
+    def understood(self, reply: Reply, right: kubeapi.Right) -> Any:
         """What an answer about one of our kinds holds."""
         if reply.status == 404 and not _is_installed(reply):
             raise Unavailable(
@@ -95,10 +95,10 @@ class TrainingJobs:
 
 
 class ClusterSite:
-    """Fills `site.Site`. Raises InvalidInput, Unavailable."""
+    """The jobs of a cluster. Raises InvalidInput, Unavailable."""
 
     def __init__(self, target: Target) -> None:
-        self._api = connect(target)
+        self._api = kubeapi.connect(target)
         self._target = target
         self._namespace = target.namespace or self._api.namespace
         self._jobs = TrainingJobs(self._api)
@@ -106,16 +106,23 @@ class ClusterSite:
 
     def statuses(self) -> tuple[SeenStatus, ...]:
         """As recorded: the list is one request, and right while the watchdog is away."""
-        namespace = None if self._target.breadth is Breadth.ALL else self._namespace
+        namespace = None if self._target.all_namespaces else self._namespace
         now = datetime.now(UTC).timestamp()
         return tuple(seen_in(record, now) for record in self._jobs.list(namespace))
 
     def source(self) -> ClusterSource:
-        job = self._job()
-        line = ProxiedLine(self._api, self._installation, job.partition("/")[0])
-        return ClusterSource(self._api, self._jobs, line, job)
+        named = self._target.job
+        if named is None:
+            names = tuple(record.metadata.name for record in self._jobs.list(self._namespace))
+            named = only_one(names, f"namespace {self._namespace}")
+        namespace, name = split_job(named, self._namespace)
+        if self._target.namespace not in (None, namespace):
+            raise InvalidInput(Problem("job", named, f"it contradicts --namespace {self._target.namespace}"))
+        line = ProxiedLine(self._api, self._installation, namespace)
+        return ClusterSource(self._api, self._jobs, line, f"{namespace}/{name}")
 
     def check(self, document: Document) -> Document:
+        """Have the API server check an Intervention and change nothing."""
         checked: Document = self._create(document, {"dryRun": "All"})
         checked["metadata"].pop("managedFields", None)
         return checked
@@ -130,23 +137,13 @@ class ClusterSite:
             time.sleep(min(wait_s, max(0.0, deadline - time.monotonic())))
             wait_s = min(2 * wait_s, RETRY_MAX_S)
             path = f"{_interventions_path(document)}/{found.name}"
-            found = _answer(self._api.get(path, str(GET_INTERVENTION)))
+            found = _answer(self._api.get(path, kubeapi.GET_INTERVENTION))
         return found
 
     def _create(self, document: Document, query: dict[str, str]) -> Any:
         query = {"fieldManager": FIELD_MANAGER, **query}
         reply = self._api.ask("POST", _interventions_path(document), document, query=query)
-        return self._jobs.understood(reply, str(CREATE_INTERVENTION))
-
-    def _job(self) -> str:
-        named = self._target.job
-        if named is None:
-            names = tuple(record.metadata.name for record in self._jobs.list(self._namespace))
-            named = only_one(names, f"namespace {self._namespace}")
-        namespace, name = split_job(named, self._namespace)
-        if self._target.namespace not in (None, namespace):
-            raise InvalidInput(Problem("job", named, f"it contradicts --namespace {self._target.namespace}"))
-        return f"{namespace}/{name}"
+        return self._jobs.understood(reply, kubeapi.CREATE_INTERVENTION)
 
 
 def _jobs_path(namespace: str) -> str:

@@ -7,24 +7,20 @@ worker process begins. Of a pod that is gone the API server has no log; what is 
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.agent.launch.logs import BEGINS
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.status import RankStatus
-from holdfast.cli.cluster.kubeapi import Gone, KubeApi
-from holdfast.cli.cluster.rights import GET_POD_LOG
+from holdfast.cli.cluster.kubeapi import GET_POD_LOG, Gone, KubeApi
 from holdfast.cli.logs import (
-    Ending,
     KeptLogs,
     Known,
     LogLine,
     LogRequest,
-    Which,
     prefix_for,
-    unknown_but_kept,
     unknown_node,
     unknown_rank,
 )
@@ -49,11 +45,11 @@ class PodLogs:
         query = {} if self.container is None else {"container": self.container}
         if request.since_s is not None:
             query["sinceSeconds"] = str(max(1, int(request.since_s)))
-        if request.ending is Ending.FOLLOW:
+        if request.follows:
             query["follow"] = "true"
             if request.tail is not None:
                 query["tailLines"] = str(request.tail * ranks)
-        return self.api.lines(f"/api/v1/namespaces/{self.namespace}/pods/{pod}/log", str(GET_POD_LOG), query=query)
+        return self.api.lines(f"/api/v1/namespaces/{self.namespace}/pods/{pod}/log", GET_POD_LOG, query=query)
 
 
 def lines_of(logs: PodLogs, ranks: Ranks, request: LogRequest, kept: KeptLogs) -> Iterator[LogLine]:
@@ -64,32 +60,38 @@ def lines_of(logs: PodLogs, ranks: Ranks, request: LogRequest, kept: KeptLogs) -
     try:
         chosen = choose(ranks, request)
     except InvalidInput as unknown:
-        yield from unknown_but_kept(kept, request, unknown)
+        gone = kept.lines_of_gone(request)  # of a rank or a node that is not in the newest round
+        if (first := next(gone, None)) is None:
+            raise unknown
+        yield first
+        yield from gone
         return
     pods = {each.member: [rank.rank for rank in ranks if rank.member == each.member] for each in chosen}
     wanted, several = {each.rank for each in chosen}, len(chosen)
-    if request.ending is Ending.FOLLOW:
+    if request.follows:
         if len(pods) > 1:
             raise InvalidInput(Problem("--follow", "several pods", "name one with --rank or --node"))
         ((pod, there),) = pods.items()
         for rank, text in _of_ranks(logs.lines(pod, request, len(there)), wanted):
             yield LogLine(text, prefix_for(rank, several))
         return
-    missing = 0
+    missing, tail = 0, request.lines_of_each(several)
+    place = -2 if request.is_previous else -1
     for pod, there in pods.items():
+        is_gone = False
+        read: Mapping[int, Sequence[_Process]] = {}
         try:
-            read: dict[int, _Worker] | None = told_apart(
-                logs.lines(pod, request, len(there)), wanted, request.lines_of_each(several)
-            )
+            read = told_apart(logs.lines(pod, request, len(there)), wanted, tail)
         except Gone:
             remark(f"the pod {pod} is gone, and its log with it")
-            read = None
+            is_gone = True
         for rank in sorted(wanted.intersection(there)):
-            worker = _Worker() if read is None else read.get(rank, _Worker())
-            told: Iterable[str] | None = worker.of(request.which)
-            if told is None:
-                known = Known(pod, read is None, worker.round)
-                told = kept.lines(request, rank, known, request.lines_of_each(several))
+            processes = read.get(rank, ())
+            if len(processes) >= -place:
+                told: Iterable[str] = processes[place].lines
+            else:
+                known = Known(pod, is_gone, processes[-1].round if processes else None)
+                told = kept.lines(request, rank, known, tail)
                 missing += not told
             yield from (LogLine(text, prefix_for(rank, several)) for text in told)
     if missing == several:
@@ -105,42 +107,25 @@ def choose(ranks: Ranks, request: LogRequest) -> list[RankStatus]:
     return [each for each in ranks if request.rank in (None, each.rank) and request.node in (None, each.node)]
 
 
-@dataclass(slots=True)
-class _Worker:
-    """What the processes of one rank wrote, one after the other; only the newest two are kept.
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """What one process of a rank wrote, and the round it began in where the log says."""
 
-    None: no process of the rank has begun in this log. `round` is the one the newest began in, where the log says.
-    """
-
-    newest: deque[str] | None = None
-    previous: deque[str] | None = None
-    kept: int | None = field(default=None, repr=False)
+    lines: deque[str]
     round: int | None = None
 
-    def begin(self, says: str = "") -> None:
-        self.newest, self.previous = deque(maxlen=self.kept), self.newest
-        found = ROUND.search(says)
-        self.round = int(found[1]) if found else None
 
-    def add(self, text: str) -> None:
-        if self.newest is None:  # the log begins later than the process
-            self.begin()
-        assert self.newest is not None
-        self.newest.append(text)
-
-    def of(self, which: Which) -> deque[str] | None:
-        return self.newest if which is Which.NEWEST else self.previous
-
-
-def told_apart(lines: Iterable[str], wanted: Iterable[int], kept: int | None) -> dict[int, _Worker]:
-    """What each rank's newest two processes wrote, at most the last `kept` lines of each."""
-    workers = {rank: _Worker(kept=kept) for rank in wanted}
-    for rank, text in _of_ranks(lines, workers):
-        if text.startswith(BEGINS):
-            workers[rank].begin(text)
-        else:
-            workers[rank].add(text)
-    return workers
+def told_apart(lines: Iterable[str], wanted: Iterable[int], kept: int | None) -> dict[int, deque[_Process]]:
+    """What each rank's newest two processes wrote, the newest last, at most the last `kept` lines of each."""
+    processes: dict[int, deque[_Process]] = {rank: deque(maxlen=2) for rank in wanted}
+    for rank, text in _of_ranks(lines, processes):
+        begins = text.startswith(BEGINS)
+        if begins or not processes[rank]:  # the log may begin later than the process
+            found = ROUND.search(text) if begins else None
+            processes[rank].append(_Process(deque(maxlen=kept), int(found[1]) if found else None))
+        if not begins:
+            processes[rank][-1].lines.append(text)
+    return processes
 
 
 def _of_ranks(lines: Iterable[str], wanted: Iterable[int]) -> Iterator[tuple[int, str]]:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from holdfast.api.errors import HoldfastError, InvalidInput, Problem, Unavailable
-from holdfast.cli.cluster.kubeapi import Forbidden, KubeApi, refusal_of
-from holdfast.cli.cluster.rights import create_namespace_token, create_token, get_watchdog
+from holdfast.cli.cluster import kubeapi
 from holdfast.wire.answer import explanation, from_leader, refusal
 from holdfast.wire.kube.reply import Reply
 
@@ -62,7 +61,7 @@ class Shown:
 class ProxiedLine:
     """Fills `watchdogclient.Line`. `namespace` is that of the jobs that are asked about."""
 
-    def __init__(self, api: KubeApi, installation: Installation, namespace: str) -> None:
+    def __init__(self, api: kubeapi.KubeApi, installation: Installation, namespace: str) -> None:
         self._api = api
         self._at = installation
         self._namespace = namespace
@@ -77,12 +76,11 @@ class ProxiedLine:
         said = reply.said()
         if said is None and reply.status == 403:
             words = explanation(reply.content) or reply.status
-            raise Forbidden(f"the watchdog refused the token of the account {shown.account}: {words}")
+            raise kubeapi.Forbidden(f"the watchdog refused the token of the account {shown.account}: {words}")
         if said is None:
             raise refusal(reply.status, reply.content, subject or path, f"the account {shown.account}")
         if reply.status in (403, 404):
-            what = f"no service {self._at.service}"
-            raise self._missing(reply, str(get_watchdog(self._at.service)), what)
+            raise self._missing(reply, kubeapi.get_watchdog(self._at.service), f"no service {self._at.service}")
         raise Unavailable(f"the watchdog of namespace {self._at.namespace} does not answer: {said.message}")
 
     def reach(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Reply:
@@ -96,17 +94,18 @@ class ProxiedLine:
 
     def _request(self) -> Shown:
         """A token the watchdog takes: the one that reads most. Raises Unavailable, Forbidden."""
-        reply = self._token_of(self._at.namespace, self._at.viewer)
-        right = str(create_token(self._at.viewer))
+        account, right = self._at.viewer, str(kubeapi.create_token(self._at.viewer))
+        reply = self._token_of(self._at.namespace, account)
         if reply.status == 403:
-            own = self._token_of(self._namespace, self._at.namespace_viewer)
+            own_account = self._at.namespace_viewer
+            own = self._token_of(self._namespace, own_account)
             if own.status < 400:
-                return Shown(f"{self._namespace}:{self._at.namespace_viewer}", self._taken(own, right))
-            own_right = create_namespace_token(self._at.namespace_viewer)
+                reply, account = own, f"{self._namespace}:{own_account}"
+            own_right = kubeapi.create_namespace_token(own_account)
             right = f"{right}, or, for jobs of namespace {self._namespace}, {own_right}"
         if reply.status == 404:
-            raise self._missing(reply, right, f"no account {self._at.viewer}")
-        return Shown(self._at.viewer, self._taken(reply, right))
+            raise self._missing(reply, right, f"no account {account}")
+        return Shown(account, str(self._api.taken(reply, right)["status"]["token"]))
 
     def _token_of(self, namespace: str, account: str) -> Reply:
         request = {
@@ -116,12 +115,9 @@ class ProxiedLine:
         }
         return self._api.ask("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token", request)
 
-    def _taken(self, reply: Reply, right: str) -> str:
-        return str(self._api.taken(reply, right)["status"]["token"])
-
-    def _missing(self, reply: Reply, right: str, what: str) -> HoldfastError:
+    def _missing(self, reply: Reply, right: kubeapi.Right | str, what: str) -> HoldfastError:
         if reply.status != 404:
-            return refusal_of(reply, right, self._api.user)
+            return kubeapi.refusal_of(reply, right, self._api.user)
         return Unavailable(
             f"there is {what} in namespace {self._at.namespace}; say where Holdfast is installed with "
             "--holdfast-namespace and --holdfast-service"

@@ -6,39 +6,37 @@ checkpoint library is imported when a command is called that needs it.
 
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.cli.commands.intervene import take
-from holdfast.cli.exitcode import ExitCode
-from holdfast.cli.output import Format, emit, format_option, remark
+from holdfast.cli.output import UNKNOWN, ExitCode, Format, emit, format_option, pairs, remark, table
 from holdfast.cli.target import Program
-from holdfast.cli.view.checkpoints import (
-    catalogue_text,
-    checkpoint_text,
-    compared_text,
-    size,
-    tensor_text,
-    verification_text,
-)
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.catalogue import Entry
-    from holdfast.checkpoint.commit.pruning import Plan
     from holdfast.checkpoint.commit.retention import Need
-    from holdfast.checkpoint.commit.verification import Verification
-    from holdfast.checkpoint.convert.comparison import Compared
-    from holdfast.checkpoint.format.index import Index, Stored
-    from holdfast.checkpoint.format.manifest import Manifest
+    from holdfast.checkpoint.format.index import Stored
     from holdfast.checkpoint.storage.address import Address
 
 _TAKE = "take"
 _HELP = ("-h", "--help")
 _SHOWN = 5
+_WHYS = {
+    "Newest": "newest of keep {keep}",
+    "NewestHealthy": "newest healthy",
+    "NewestUnknown": "newest that may be healthy",
+    "NewestVerified": "newest verified",
+    "UntilCompared": "may be needed until compared",
+    "Evidence": "unreadable, kept as evidence",
+}
+Shown = Mapping[str, Any]
 _step_option = click.option("--step", type=click.IntRange(min=0), help="The checkpoint of this step.")
 
 
@@ -73,9 +71,46 @@ def ls(uri: str, form: Format) -> ExitCode:
     there = catalogue(address.storage)
     if there.trouble:
         remark(there.trouble)
-    value = [_entry_shown(each, there.need) for each in there.entries]
-    names = [each.name for each in there.entries]
-    return emit(form, value, table=lambda: catalogue_text(value), names=lambda: names)
+    value = [
+        {
+            "name": each.name,
+            "step": each.step,
+            "standing": each.place.value,
+            **_standing_shown(each, there.need),
+            "round": each.round,
+            "worldSize": each.world_size,
+            "parent": each.parent,
+            "sizeBytes": each.size_bytes,
+            "committedAt": each.committed_at,
+            "reason": each.reason,
+        }
+        for each in there.entries
+    ]
+    return emit(form, value, table=_catalogue_text, names=[each.name for each in there.entries])
+
+
+def _catalogue_text(entries: Sequence[Shown]) -> str:
+    """One line a checkpoint, and why one is unreadable."""
+    if not entries:
+        return "no checkpoints"
+    headers = ("STEP", "ROUND", "WORLD", "SIZE", "COMMITTED", "PARENT", "HEALTHY", "VERIFIED", "STANDING", "KEPT")
+    rows = []
+    for each in entries:
+        at = each["committedAt"]
+        row = (
+            str(each["step"]),
+            _or(each["round"]),
+            _or(each["worldSize"]),
+            size(each["sizeBytes"]),
+            UNKNOWN if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
+            _or(each["parent"], "-"),
+            _answer(each["healthy"]),
+            _answer(each["verified"]),
+            f"{each['standing']}: {each['reason']}" if each["reason"] else each["standing"],
+            _kept_text(each),
+        )
+        rows.append(row)
+    return table(headers, rows)
 
 
 @click.command()
@@ -86,8 +121,9 @@ def ls(uri: str, form: Format) -> ExitCode:
 def show(uri: str, step: int | None, tensor: str | None, form: Format) -> ExitCode:
     """What the checkpoint at URI holds: tensors, objects, files. Of a directory it is the newest."""
     address = _address(uri)
-    from holdfast.checkpoint.catalogue import catalogue, choose
+    from holdfast.checkpoint.catalogue import catalogue, choose, elements
     from holdfast.checkpoint.commit.discovery import read_index, read_manifest
+    from holdfast.checkpoint.format.index import StoredObject, StoredTensor
 
     there = catalogue(address.storage)
     chosen = choose(there.entries, address.narrowed(step))
@@ -95,10 +131,99 @@ def show(uri: str, step: int | None, tensor: str | None, form: Format) -> ExitCo
     manifest = read_manifest(address.storage, name)
     index = read_index(address.storage, name, manifest)
     if tensor is not None:
-        one = _tensor_named(index, tensor)
-        return emit(form, one, table=lambda: tensor_text(one), names=lambda: [tensor])
-    value = {**_checkpoint_shown(name, manifest, index), **_standing_shown(chosen, there.need)}
-    return emit(form, value, table=lambda: checkpoint_text(value), names=lambda: list(index.entries))
+        stored = index.entries.get(tensor)
+        if not isinstance(stored, StoredTensor):
+            near = [each for each in index.entries if tensor in each][:3]
+            fix = (
+                f"there are {', '.join(near)}" if near else "list them with `holdfast checkpoint show URI -o name`"
+            )
+            raise InvalidInput(Problem(field="--tensor", value=tensor, fix=fix))
+        return emit(form, _tensor_shown(tensor, stored), table=_tensor_text, names=[tensor])
+    objects = {each: stored for each, stored in index.entries.items() if isinstance(stored, StoredObject)}
+    value = {
+        "name": name,
+        "step": manifest.step,
+        "round": manifest.round,
+        "parent": manifest.parent,
+        "worldSize": manifest.world_size,
+        "batches": manifest.batches,
+        "elements": elements(index.entries),
+        "sizeBytes": sum(record.size_bytes for record in manifest.files.values()),
+        "tensors": [_tensor_shown(each, index.entries[each]) for each in index.entries if each not in objects],
+        "objects": [
+            {"name": each, "file": stored.file, "sizeBytes": stored.length_bytes}
+            for each, stored in objects.items()
+        ],
+        "files": [
+            {"name": file, "sizeBytes": record.size_bytes, "blocks": len(record.blocks)}
+            for file, record in manifest.files.items()
+        ],
+        **_standing_shown(chosen, there.need),
+    }
+    return emit(form, value, table=_checkpoint_text, names=list(index.entries))
+
+
+def _tensor_shown(name: str, stored: "Stored") -> dict[str, Any]:
+    from holdfast.checkpoint.catalogue import size_of
+    from holdfast.checkpoint.format.index import StoredTensor
+
+    assert isinstance(stored, StoredTensor)
+    return {
+        "name": name,
+        "dtype": stored.dtype,
+        "shape": list(stored.shape),
+        "sizeBytes": size_of(stored),
+        "chunks": [
+            {
+                "file": each.file,
+                "payload": each.payload,
+                "offsets": list(each.box.offsets),
+                "sizes": list(each.box.sizes),
+            }
+            for each in stored.chunks
+        ],
+    }
+
+
+def _checkpoint_text(shown: Shown) -> str:
+    """One checkpoint whole: its figures, then its tensors, objects and files."""
+    head = [
+        ("checkpoint", shown["name"]),
+        ("step", str(shown["step"])),
+        ("round", str(shown["round"])),
+        ("parent", _or(shown["parent"], "none: it started afresh")),
+        ("world size", str(shown["worldSize"])),
+        ("batches", str(shown["batches"])),
+        ("committed", _answer(shown["committed"])),
+        ("healthy", _answer(shown["healthy"])),
+        ("verified", _answer(shown["verified"])),
+        ("kept", _kept_text(shown)),
+        ("tensors", f"{len(shown['tensors'])} with {shown['elements']:,} numbers"),
+        ("objects", str(len(shown["objects"]))),
+        ("size", size(shown["sizeBytes"])),
+    ]
+    tensors = [
+        (each["name"], each["dtype"], _shape(each["shape"]), str(len(each["chunks"])), size(each["sizeBytes"]))
+        for each in shown["tensors"]
+    ]
+    objects = [(each["name"], size(each["sizeBytes"]), each["file"]) for each in shown["objects"]]
+    files = [(each["name"], size(each["sizeBytes"]), str(each["blocks"])) for each in shown["files"]]
+    tables = (
+        table(("TENSOR", "DTYPE", "SHAPE", "CHUNKS", "SIZE"), tensors),
+        table(("OBJECT", "SIZE", "FILE"), objects),
+        table(("FILE", "SIZE", "BLOCKS"), files),
+    )
+    return "\n\n".join((pairs(head), *tables))
+
+
+def _tensor_text(shown: Shown) -> str:
+    """One tensor, chunk by chunk."""
+    head = [("tensor", shown["name"]), ("dtype", shown["dtype"]), ("shape", _shape(shown["shape"]))]
+    rows = [
+        (each["file"], str(each["payload"]), _shape(each["offsets"]), _shape(each["sizes"]))
+        for each in shown["chunks"]
+    ]
+    return f"{pairs(head)}\n\n{table(('FILE', 'PAYLOAD AT', 'OFFSETS', 'SIZES'), rows)}"
 
 
 @click.command()
@@ -113,17 +238,43 @@ def verify(uri: str, step: int | None, everything: bool, form: Format) -> ExitCo
     """
     address = _address(uri)
     from holdfast.checkpoint.catalogue import catalogue, choose
+    from holdfast.checkpoint.commit import verification
 
     if everything and address.narrowed(step) is not None:
         raise InvalidInput(Problem(field="--all", value=uri, fix="leave the step out, or --all"))
     entries: Sequence[Entry] = catalogue(address.storage).entries
     if not everything:
         entries = [choose(entries, address.narrowed(step))]
-    looked = _verified(address, entries)
-    value = [_verification_shown(each) for each in looked]
+    progress = _Progress("verified", sum(each.size_bytes or 0 for each in entries))
+    try:
+        looked = [verification.verify(address.storage, each.name, progress=progress.add) for each in entries]
+    finally:
+        progress.end()
+    value = [
+        {
+            "name": each.name,
+            "intact": each.is_intact,
+            "sizeBytes": each.size_bytes,
+            "flaws": [{"file": flaw.file, "offset": flaw.offset, "reason": flaw.reason} for flaw in each.flaws],
+        }
+        for each in looked
+    ]
     damaged = [each.name for each in looked if not each.is_intact]
-    emit(form, value, table=lambda: verification_text(value), names=lambda: damaged)
+    emit(form, value, table=_verification_text, names=damaged)
     return ExitCode.FAILED if damaged else ExitCode.OK
+
+
+def _verification_text(looked: Sequence[Shown]) -> str:
+    """What was verified: a line a checkpoint, and one for each flaw."""
+    lines: list[str] = []
+    for each in looked:
+        state = "intact" if each["intact"] else f"DAMAGED in {len(each['flaws'])} place(s)"
+        lines.append(f"{each['name']}  {size(each['sizeBytes'])}  {state}")
+        for flaw in each["flaws"]:
+            where = flaw["file"] or "the checkpoint"
+            block = "" if not flaw["file"] or flaw["offset"] is None else f", block at {flaw['offset']}"
+            lines.append(f"  {where}{block}: {flaw['reason']}")
+    return "\n".join(lines)
 
 
 @click.command()
@@ -158,20 +309,15 @@ def prune(uri: str, keep: int, compared_every: int, dry_run: bool, form: Format)
     else:
         doomed = carry_out(address.storage, retention)
     if planned.spared:
-        remark(_spared_text(planned))
-    return emit(form, doomed, table=lambda: "\n".join(doomed) or "nothing to delete", names=lambda: doomed)
-
-
-def _spared_text(planned: "Plan") -> str:
-    need = planned.need
-    said = [f"compares replicas every {need.compared_every} steps"] if need.compared_every else []
-    if need.verified is not None:
-        said.append(f"has verified them after step {need.verified} last")
-    if need.unhealthy_from is not None:
-        said.append(f"found no step healthy from {need.unhealthy_from} on")
-    if not said:
-        said.append("needs the newest healthy one")
-    return f"kept for a rewind: {', '.join(planned.spared)} (the job {' and '.join(said)})"
+        need = planned.need
+        said = [f"compares replicas every {need.compared_every} steps"] if need.compared_every else []
+        if need.verified is not None:
+            said.append(f"has verified them after step {need.verified} last")
+        if need.unhealthy_from is not None:
+            said.append(f"found no step healthy from {need.unhealthy_from} on")
+        why = " and ".join(said or ["needs the newest healthy one"])
+        remark(f"kept for a rewind: {', '.join(planned.spared)} (the job {why})")
+    return emit(form, doomed, table=lambda names: "\n".join(names) or "nothing to delete", names=doomed)
 
 
 @click.command()
@@ -183,15 +329,36 @@ def diff(a: str, b: str, form: Format) -> ExitCode:
 
     Exits with 1 when they differ in any bit.
     """
-    with _torch():
+    with _library("torch is not installed"):
         from holdfast.checkpoint.convert.comparison import compare
         from holdfast.checkpoint.convert.conversion import open_source
 
     found = compare(open_source(a), open_source(b))
-    value = _compared_shown(found)
+    value = {
+        "equal": found.equal,
+        "onlyInA": list(found.only_in_a),
+        "onlyInB": list(found.only_in_b),
+        "differences": [
+            {**asdict(each), "first": None if each.first is None else list(each.first)}
+            for each in found.differences
+        ],
+    }
     names = [*found.only_in_a, *found.only_in_b, *(each.name for each in found.differences)]
-    emit(form, value, table=lambda: compared_text(value), names=lambda: names)
+    emit(form, value, table=_compared_text, names=names)
     return ExitCode.OK if found.is_equal else ExitCode.FAILED
+
+
+def _compared_text(compared: Shown) -> str:
+    """A line for each name that differs, and how many do not."""
+    lines = [f"only in A: {name}" for name in compared["onlyInA"]]
+    lines += [f"only in B: {name}" for name in compared["onlyInB"]]
+    for each in compared["differences"]:
+        what = str(each["what"])
+        if each["count"] is not None:
+            largest = UNKNOWN if each["largest"] is None else f"{each['largest']:.6g}"
+            what = f"{each['count']} element(s) differ by up to {largest}, the first at {each['first']}"
+        lines.append(f"{each['name']}: {what}")
+    return "\n".join([*lines, f"{compared['equal']} equal, bit for bit"])
 
 
 @click.command()
@@ -217,7 +384,7 @@ def convert(
     SOURCE is a directory of checkpoints or one step-… in it, a directory of torch.distributed.checkpoint,
     safetensors, or a file of torch.save. No code from it is run.
     """
-    with _torch():
+    with _library("torch is not installed"):
         from holdfast.checkpoint.convert.conversion import Kind, open_source
         from holdfast.checkpoint.convert.conversion import convert as write
         from holdfast.checkpoint.storage.address import is_local
@@ -227,11 +394,7 @@ def convert(
         fix = "name a path of this machine: only from there can it appear whole or not at all"
         raise InvalidInput(Problem(field="destination", value=destination, fix=fix))
     written = write(
-        open_source(source, step),
-        parse_uri(destination),
-        Kind(kind),
-        prefix=select,
-        tensors_only=tensors_only,
+        open_source(source, step), parse_uri(destination), Kind(kind), prefix=select, tensors_only=tensors_only
     )
     for sentence in written.remarks:
         remark(sentence)
@@ -248,25 +411,20 @@ for _command in (take, ls, show, verify, diff, convert, prune):
     checkpoint.add_command(_command)
 
 
+@contextmanager
+def _library(missing: str) -> Iterator[None]:
+    """Raises Unavailable when what is imported within is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise Unavailable(f"{missing} here ({error}); install it with pip install 'holdfast[torch]'") from error
+
+
 def _address(uri: str) -> "Address":
     """Comes before every other use of the library: raises Unavailable when that is not installed."""
-    try:
+    with _library("the checkpoint library is not whole"):
         from holdfast.checkpoint.storage.address import read_address
-    except ModuleNotFoundError as error:
-        raise Unavailable(
-            f"the checkpoint library is not whole here ({error}); install it with pip install 'holdfast[torch]'"
-        ) from error
     return read_address(uri)
-
-
-def _verified(address: "Address", entries: "Sequence[Entry]") -> "list[Verification]":
-    from holdfast.checkpoint.commit.verification import verify
-
-    progress = _Progress("verified", sum(each.size_bytes or 0 for each in entries))
-    try:
-        return [verify(address.storage, each.name, progress=progress.add) for each in entries]
-    finally:
-        progress.end()
 
 
 def _standing_shown(entry: "Entry", need: "Need") -> dict[str, Any]:
@@ -282,116 +440,35 @@ def _standing_shown(entry: "Entry", need: "Need") -> dict[str, Any]:
     }
 
 
-def _entry_shown(entry: "Entry", need: "Need") -> dict[str, Any]:
-    return {
-        "name": entry.name,
-        "step": entry.step,
-        "standing": entry.place.value,
-        **_standing_shown(entry, need),
-        "round": entry.round,
-        "worldSize": entry.world_size,
-        "parent": entry.parent,
-        "sizeBytes": entry.size_bytes,
-        "committedAt": entry.committed_at,
-        "reason": entry.reason,
-    }
+def _kept_text(shown: Shown) -> str:
+    """Every reason for which the job's next deletion leaves it."""
+    if shown["kept"]:
+        return ", ".join(_WHYS[why].format(keep=shown["keep"]) for why in shown["kept"])
+    return "-" if shown["keep"] else UNKNOWN
 
 
-def _checkpoint_shown(name: str, manifest: "Manifest", index: "Index") -> dict[str, Any]:
-    from holdfast.checkpoint.catalogue import elements
-    from holdfast.checkpoint.format.index import StoredObject
-
-    objects = {each: stored for each, stored in index.entries.items() if isinstance(stored, StoredObject)}
-    return {
-        "name": name,
-        "step": manifest.step,
-        "round": manifest.round,
-        "parent": manifest.parent,
-        "worldSize": manifest.world_size,
-        "batches": manifest.batches,
-        "elements": elements(index.entries),
-        "sizeBytes": sum(record.size_bytes for record in manifest.files.values()),
-        "tensors": [_tensor_shown(each, index.entries[each]) for each in index.entries if each not in objects],
-        "objects": [
-            {"name": each, "file": stored.file, "sizeBytes": stored.length_bytes}
-            for each, stored in objects.items()
-        ],
-        "files": [
-            {"name": file, "sizeBytes": record.size_bytes, "blocks": len(record.blocks)}
-            for file, record in manifest.files.items()
-        ],
-    }
+def size(size_bytes: int | None) -> str:
+    """Bytes in the largest unit that leaves a number above one."""
+    if size_bytes is None:
+        return UNKNOWN
+    value = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
 
 
-def _tensor_named(index: "Index", name: str) -> dict[str, Any]:
-    from holdfast.checkpoint.format.index import StoredTensor
-
-    stored = index.entries.get(name)
-    if isinstance(stored, StoredTensor):
-        return _tensor_shown(name, stored)
-    near = [each for each in index.entries if name in each][:3]
-    fix = f"there are {', '.join(near)}" if near else "list them with `holdfast checkpoint show URI -o name`"
-    raise InvalidInput(Problem(field="--tensor", value=name, fix=fix))
+def _answer(value: bool | None) -> str:
+    return UNKNOWN if value is None else "yes" if value else "no"
 
 
-def _tensor_shown(name: str, stored: "Stored") -> dict[str, Any]:
-    from holdfast.checkpoint.catalogue import size_of
-    from holdfast.checkpoint.format.index import StoredTensor
-
-    assert isinstance(stored, StoredTensor)
-    return {
-        "name": name,
-        "dtype": stored.dtype,
-        "shape": list(stored.shape),
-        "sizeBytes": size_of(stored),
-        "chunks": [
-            {
-                "file": each.file,
-                "payload": each.payload,
-                "offsets": list(each.box.offsets),
-                "sizes": list(each.box.sizes),
-            }
-            for each in stored.chunks
-        ],
-    }
+def _shape(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape)) or "scalar"
 
 
-def _verification_shown(looked: "Verification") -> dict[str, Any]:
-    return {
-        "name": looked.name,
-        "intact": looked.is_intact,
-        "sizeBytes": looked.size_bytes,
-        "flaws": [{"file": each.file, "offset": each.offset, "reason": each.reason} for each in looked.flaws],
-    }
-
-
-@contextmanager
-def _torch() -> Iterator[None]:
-    """Raises Unavailable when what is imported within is not installed."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise Unavailable(
-            f"torch is not installed here ({error}); install it with pip install 'holdfast[torch]'"
-        ) from error
-
-
-def _compared_shown(found: "Compared") -> dict[str, Any]:
-    return {
-        "equal": found.equal,
-        "onlyInA": list(found.only_in_a),
-        "onlyInB": list(found.only_in_b),
-        "differences": [
-            {
-                "name": each.name,
-                "what": each.what,
-                "count": each.count,
-                "first": None if each.first is None else list(each.first),
-                "largest": each.largest,
-            }
-            for each in found.differences
-        ],
-    }
+def _or(value: object, otherwise: str = UNKNOWN) -> str:
+    return otherwise if value is None else str(value)
 
 
 class _Progress:

@@ -2,18 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.api.errors import HoldfastError
 from holdfast.api.intervention import InterventionAction, InterventionState
 from holdfast.api.selftest import TestLevel
-from holdfast.cli.exitcode import ExitCode
-from holdfast.cli.opening import open_site
-from holdfast.cli.output import emit_yaml, remark
-from holdfast.cli.site import Answer, Document, JobSource, Site
+from holdfast.cli.output import ExitCode, emit_yaml, remark
+from holdfast.cli.site import open_site
 from holdfast.cli.target import JobWord, Target, target_options
+
+if TYPE_CHECKING:
+    from holdfast.cli.site import JobSource, Site
+    from holdfast.cli.watchdogsource import Answer, Document
 
 DEFAULT_TIMEOUT_S = 60.0
 
@@ -173,7 +175,7 @@ def skip_batches(batches: int) -> dict[str, Any]:
     return {"skipBatches": batches}
 
 
-def conclude(answer: Answer, timeout_s: float) -> ExitCode:
+def conclude(answer: "Answer", timeout_s: float) -> ExitCode:
     """Say what became of it."""
     if answer.state is InterventionState.DONE:
         click.echo(f"{answer.state}: {answer.outcome}")
@@ -189,7 +191,7 @@ def conclude(answer: Answer, timeout_s: float) -> ExitCode:
     return ExitCode.UNAVAILABLE
 
 
-def _show(site: Site, source: JobSource, document: Document, dry_run: DryRun) -> ExitCode:
+def _show(site: "Site", source: "JobSource", document: "Document", dry_run: DryRun) -> ExitCode:
     """The object as it would be sent, and before it, as comments, what the watchdog says would happen."""
     from holdfast.api.interventionspec import read_intervention, request_of
 
@@ -201,11 +203,7 @@ def _show(site: Site, source: JobSource, document: Document, dry_run: DryRun) ->
         lines = [f"Only the shape was checked; what would happen is unknown: {error}"]
     else:
         is_refused = told.state is InterventionState.REFUSED
-        lines = [
-            f"It would be {told.state.value}: {told.outcome}"
-            if told.outcome
-            else f"It would be {told.state.value}"
-        ]
+        lines = [f"It would be {told.state.value}" + (f": {told.outcome}" if told.outcome else "")]
         if not is_refused:
             lines += ["What would happen now:", *(f"- {each}" for each in told.effects)]
     for line in "\n".join(lines).splitlines():

@@ -2,16 +2,16 @@
 
 import click
 
-from holdfast.cli.exitcode import ExitCode
-from holdfast.cli.logs import Ending, LogRequest, Which
-from holdfast.cli.opening import open_site
-from holdfast.cli.output import Format, emit, format_option
-from holdfast.cli.target import Breadth, JobWord, Target, target_options
-from holdfast.cli.view.nodes import nodes_text, nodes_wide_text
-from holdfast.cli.view.status import (
+from holdfast.cli.logs import LogRequest
+from holdfast.cli.output import ExitCode, Format, emit, format_option
+from holdfast.cli.site import open_site
+from holdfast.cli.target import JobWord, Target, target_options
+from holdfast.cli.view import (
     job_name,
     jobs_text,
     jobs_wide_text,
+    nodes_text,
+    nodes_wide_text,
     rank_shown,
     ranks_text,
     ranks_wide_text,
@@ -21,7 +21,7 @@ from holdfast.cli.view.status import (
 
 
 @click.command()
-@target_options(JobWord.ARGUMENT, breadth=Breadth.ALL)
+@target_options(JobWord.ARGUMENT, of_many=True)
 @format_option
 def status(target: Target, form: Format) -> ExitCode:
     """Where JOB is: phase, round, members, step, loss. Several jobs are listed, one per line.
@@ -31,22 +31,11 @@ def status(target: Target, form: Format) -> ExitCode:
     """
     site = open_site(target)
     every = () if target.job is not None else site.statuses()
-    if target.job is None and (len(every) != 1 or target.breadth is Breadth.ALL):
-        return emit(
-            form,
-            every,
-            table=lambda: jobs_text(every),
-            wide=lambda: jobs_wide_text(every),
-            names=lambda: [job_name(each.job) for each in every],
-        )
+    if target.job is None and (len(every) != 1 or target.all_namespaces):
+        names = [job_name(each.job) for each in every]
+        return emit(form, every, table=jobs_text, wide=jobs_wide_text, names=names)
     found = site.source().status()
-    return emit(
-        form,
-        found,
-        table=lambda: status_text(found),
-        wide=lambda: status_wide_text(found),
-        names=lambda: [job_name(found.job)],
-    )
+    return emit(form, found, table=status_text, wide=status_wide_text, names=[job_name(found.job)])
 
 
 @click.command()
@@ -61,9 +50,9 @@ def ranks(target: Target, form: Format) -> ExitCode:
     return emit(
         form,
         [rank_shown(rank) for rank in found],
-        table=lambda: ranks_text(found),
-        wide=lambda: ranks_wide_text(found),
-        names=lambda: [f"rank/{rank.rank}" for rank in found],
+        table=lambda _: ranks_text(found),
+        wide=lambda _: ranks_wide_text(found),
+        names=[f"rank/{rank.rank}" for rank in found],
     )
 
 
@@ -76,13 +65,7 @@ def nodes(target: Target, form: Format) -> ExitCode:
     Of a job that is over it is what was last known of them, and stderr says so.
     """
     found = open_site(target).source().nodes()
-    return emit(
-        form,
-        found,
-        table=lambda: nodes_text(found),
-        wide=lambda: nodes_wide_text(found),
-        names=lambda: [f"node/{each.node}" for each in found],
-    )
+    return emit(form, found, table=nodes_text, wide=nodes_wide_text, names=[f"node/{each.node}" for each in found])
 
 
 def _seconds(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
@@ -128,14 +111,7 @@ def logs(
     Of a run on this machine, also after its end, from the files of its state directory. In a cluster from the log
     of the rank's pod, through the API server; of a pod that is gone the end of it, which the watchdog kept.
     """
-    request = LogRequest(
-        rank=rank,
-        node=node,
-        which=Which.PREVIOUS if previous else Which.NEWEST,
-        tail=tail,
-        since_s=since,
-        ending=Ending.FOLLOW if follow else Ending.AT_END,
-    )
+    request = LogRequest(rank=rank, node=node, is_previous=previous, tail=tail, since_s=since, follows=follow)
     for line in open_site(target).source().logs(request):
         click.echo(str(line))
     return ExitCode.OK

@@ -6,8 +6,7 @@ from typing import Any
 import click
 
 from holdfast.api.errors import Unavailable
-from holdfast.cli.exitcode import ExitCode
-from holdfast.cli.output import remark
+from holdfast.cli.output import ExitCode, remark
 from holdfast.cli.target import Program
 
 # Every argument is the part's own, --help among them. Each ends with its own exit codes.

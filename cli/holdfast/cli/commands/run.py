@@ -1,35 +1,43 @@
-"""`holdfast run`."""
+"""`holdfast run|demo`: a job file on this machine, and the example of this repository with four faults."""
 
 import asyncio
 import ipaddress
+import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from holdfast.api.errors import InvalidInput, Problem
+from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.finding import FindingKind
+from holdfast.api.incident import IncidentState
 from holdfast.api.status import JobPhase
-from holdfast.cli.embedded.audience import Audience, LineAudience
-from holdfast.cli.embedded.faultscript import check_whom, read_fault_script
+from holdfast.api.trainingjob import Nodes, TrainingJob
+from holdfast.cli.embedded.audience import LineAudience, Picture
+from holdfast.cli.embedded.faultscript import After, Deed, ScriptedFault, When, check_whom, read_fault_script
 from holdfast.cli.embedded.jobfile import prepare, read_job_file
-from holdfast.cli.embedded.placement import PlacementOptions, Replacing
-from holdfast.cli.embedded.session import Beginning, Conduct, Interrupted, RunOptions, run_session
-from holdfast.cli.exitcode import ExitCode
-from holdfast.cli.statedirectory import StateDirectory, state_directory_of
-from holdfast.cli.view.news import Picture
+from holdfast.cli.embedded.localcluster import PlacementOptions
+from holdfast.cli.embedded.session import Interrupted, RunOptions, run_session
+from holdfast.cli.output import ExitCode
+from holdfast.cli.statedirectory import DEFAULT_PARENT, StateDirectory, state_directory_of
+from holdfast.cli.view import incidents_text
 
 ERROR_LINES = 15
+DEMO_NODES = Nodes(min=2, max=3, spares=1)
+DEMO_STEPS_DEFAULT = 300
+DEMO_STEPS_MIN = 100  # fewer leave no time between the faults
+SIMULATED_GPU_FELL_OFF_THE_BUS = 79
+
+_state_dir_option = click.option(
+    "--state-dir", type=click.Path(path_type=Path, file_okay=False), help="Where the run keeps its state."
+)
 
 
 @click.command()
 @click.argument("job_file", type=click.Path(path_type=Path))
 @click.option("--nodes", type=click.IntRange(min=1), help="Local nodes at most; lowers spec.nodes.max.")
 @click.option("--faults", type=click.Path(path_type=Path), help="A script of faults to inject.")
-@click.option(
-    "--state-dir", type=click.Path(path_type=Path, file_okay=False), help="Where the run keeps its state."
-)
+@_state_dir_option
 @click.option("--fresh", is_flag=True, help="Start over: remove what an earlier run of this job left.")
 @click.option("--listen", default="127.0.0.1:0", show_default=True, help="Where the watchdog listens.")
 @click.option("--observe", is_flag=True, help="Tell what would be done about each fault, and do nothing.")
@@ -64,61 +72,19 @@ def run(
         job_file=str(job_file.absolute()),
         directory=directory,
         faults=script,
-        placement=PlacementOptions(Replacing.ALLOWED if replace else Replacing.REFUSED, replace_delay),
+        placement=PlacementOptions(replaces=replace, delay_s=replace_delay),
         listen=listen,
-        beginning=Beginning.FRESH if fresh else Beginning.RESUME,
-        conduct=Conduct.OBSERVE if observe else Conduct.HEAL,
+        starts_over=fresh,
+        observes=observe,
     )
-    return run_to_end(options, LineAudience(time.monotonic))
-
-
-@dataclass(frozen=True, slots=True)
-class Again:
-    """What a command says about being given again."""
-
-    succeeded: str = ""
-    failed: str = ""
-    failed_unsaved: str = ""
-    failed_unusable: str = ""
-
-
-AGAIN = Again(
-    succeeded="; --fresh starts it over",
-    failed="; the same command goes on from the newest checkpoint, --fresh starts it over",
-    failed_unsaved="; no checkpoint was saved, so the same command begins anew",
-    failed_unusable="; --fresh starts it over",
-)
-
-
-def run_to_end(options: RunOptions, audience: Audience) -> ExitCode:
-    """Run, say how it ended, and return the exit code."""
-    audience.say(f"state and logs are in {options.directory.root}")
+    audience = LineAudience(time.monotonic)
+    audience.say(f"state and logs are in {directory.root}")
     try:
         picture = asyncio.run(run_session(options, audience))
     except Interrupted:
         click.echo("stopped; the same command goes on from the newest checkpoint, if one was saved", err=True)
         return ExitCode.INTERRUPTED
-    return conclude(picture, again=AGAIN)
-
-
-def conclude(picture: Picture, *, again: Again) -> ExitCode:
-    """Say how the job ended, and how to go on from there. A drill that did not happen is a failure as well."""
-    status = picture.status
-    for missed in picture.missed:
-        click.echo(f"NOT INJECTED: {missed}", err=True)
-    if status.phase is JobPhase.SUCCEEDED:
-        click.echo(f"{status.job} succeeded{again.succeeded}", err=True)
-        return ExitCode.FAILED if picture.missed else ExitCode.OK
-    going_on = again.failed_unsaved if status.last_checkpoint is None else again.failed
-    if picture.incidents and picture.incidents[-1].kind is FindingKind.NOTHING_TO_RESTORE:
-        going_on = again.failed_unusable
-    # The last error's text follows below, in full.
-    reason = status.reason.partition("; last error:")[0].partition("\n")[0]
-    click.echo(f"{status.job} failed: {reason}{going_on}", err=True)
-    errors = [incident.error for incident in picture.incidents if incident.error]
-    for line in errors[-1].splitlines()[-ERROR_LINES:] if errors else ():
-        click.echo(f"  {line}", err=True)
-    return ExitCode.FAILED
+    return conclude(picture, says_how_to_go_on=True)
 
 
 def _check_listen(listen: str) -> None:
@@ -131,3 +97,111 @@ def _check_listen(listen: str) -> None:
     if not colon or not is_loopback or not port.isdecimal() or int(port) > 65535:
         fix = "write HOST:PORT with a loopback address, such as 127.0.0.1:0; traffic is not encrypted"
         raise InvalidInput(Problem("--listen", listen, fix))
+
+
+def conclude(picture: Picture, *, says_how_to_go_on: bool) -> ExitCode:
+    """Say how the job ended. A drill that did not happen is a failure as well."""
+    status, incidents = picture.status, picture.incidents
+    for missed in picture.missed:
+        click.echo(f"NOT INJECTED: {missed}", err=True)
+    if status.phase is JobPhase.SUCCEEDED or (incidents and incidents[-1].kind is FindingKind.NOTHING_TO_RESTORE):
+        going_on = "; --fresh starts it over"
+    elif status.last_checkpoint is None:
+        going_on = "; no checkpoint was saved, so the same command begins anew"
+    else:
+        going_on = "; the same command goes on from the newest checkpoint, --fresh starts it over"
+    going_on = going_on if says_how_to_go_on else ""
+    if status.phase is JobPhase.SUCCEEDED:
+        click.echo(f"{status.job} succeeded{going_on}", err=True)
+        return ExitCode.FAILED if picture.missed else ExitCode.OK
+    # The last error's text follows below, in full.
+    reason = status.reason.partition("; last error:")[0].partition("\n")[0]
+    click.echo(f"{status.job} failed: {reason}{going_on}", err=True)
+    errors = [incident.error for incident in incidents if incident.error]
+    for line in errors[-1].splitlines()[-ERROR_LINES:] if errors else ():
+        click.echo(f"  {line}", err=True)
+    return ExitCode.FAILED
+
+
+@click.command()
+@click.option(
+    "--text",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="A folder of text to train on; by default the standard library's source.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=DEMO_STEPS_MIN),
+    default=DEMO_STEPS_DEFAULT,
+    show_default=True,
+    help="How long to train.",
+)
+@_state_dir_option
+@click.option("--plain", is_flag=True, help="Lines instead of a live view.")
+def demo(text: Path | None, steps: int, state_dir: Path | None, plain: bool) -> ExitCode:
+    """Train a small model on three local nodes and a spare, break it four ways, and watch it heal.
+
+    A worker is killed, a node is lost, a worker hangs, and a GPU falls off the bus. Exits with 0 when the run
+    succeeded and every fault was healed.
+    """
+    job_file = Path(__file__).resolve().parents[4] / "examples" / "bytes" / "job.yaml"
+    if not job_file.is_file():
+        raise Unavailable(
+            "the demo needs the examples folder of the source tree, which is not installed with Holdfast"
+        )
+    directory = StateDirectory((state_dir or DEFAULT_PARENT / "demo").absolute())
+    job = demo_job(read_job_file(job_file), steps=steps, text=text)
+    options = RunOptions(
+        prepared=prepare(job, job_file, None, directory.checkpoints),
+        job_file=str(job_file),
+        directory=directory,
+        placement=PlacementOptions(),
+        faults=demo_faults(steps),
+        starts_over=True,
+    )
+    try:
+        if plain or not sys.stderr.isatty():
+            picture = asyncio.run(run_session(options, LineAudience(time.monotonic)))
+        else:
+            from holdfast.cli.embedded.liveaudience import LiveAudience
+
+            audience = LiveAudience(time.monotonic, steps)
+            with audience.live:
+                picture = asyncio.run(run_session(options, audience))
+    except Interrupted:
+        click.echo("stopped", err=True)
+        return ExitCode.INTERRUPTED
+    click.echo(incidents_text(picture.incidents))
+    code = conclude(picture, says_how_to_go_on=False)
+    healed = sum(incident.state is IncidentState.RECOVERED for incident in picture.incidents)
+    if picture.status.phase is JobPhase.SUCCEEDED and healed < len(options.faults):
+        click.echo(f"only {healed} of {len(options.faults)} faults were healed", err=True)
+        return ExitCode.FAILED
+    return code
+
+
+def demo_job(example: TrainingJob, *, steps: int, text: Path | None) -> TrainingJob:
+    """The example, made elastic and given its length; it saves into the run's own state directory."""
+    words = (*example.spec.entrypoint, "--steps", str(steps))
+    if text is not None:
+        words = (*words, "--text", str(text.absolute()))
+    checkpoint = example.spec.checkpoint.model_copy(update={"uri": None})
+    spec = example.spec.model_copy(update={"entrypoint": words, "nodes": DEMO_NODES, "checkpoint": checkpoint})
+    metadata = example.metadata.model_copy(update={"name": "demo"})
+    return example.model_copy(update={"spec": spec, "metadata": metadata})
+
+
+def demo_faults(steps: int) -> tuple[ScriptedFault, ...]:
+    """A crash, a lost node, a hang and a broken GPU, each after the one before was healed."""
+    deeds = (
+        (Deed.KILL_WORKER, None),
+        (Deed.KILL_NODE, None),
+        (Deed.STOP_WORKER, None),
+        (Deed.XID, SIMULATED_GPU_FELL_OFF_THE_BUS),
+    )
+    return tuple(
+        ScriptedFault(
+            at=When(step=steps * (place + 1) // (len(deeds) + 2)), do=deed, after=After.RECOVERED, rank=1, xid=xid
+        )
+        for place, (deed, xid) in enumerate(deeds)
+    )

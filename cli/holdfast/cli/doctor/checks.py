@@ -2,14 +2,27 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from holdfast.api.cordon import CORDON_TAINT, CORDONED_BY
 from holdfast.api.standing import Standing
+from holdfast.cli.cluster.kubeapi import Right
 from holdfast.cli.cluster.record import JobRecord
-from holdfast.cli.doctor.facts import Facts, NodeSeen, PodSeen, Workload
-from holdfast.cli.doctor.finding import Finding, Level, Unseen, unseen
+from holdfast.cli.doctor.facts import (
+    Document,
+    Facts,
+    Finding,
+    InterventionSeen,
+    Level,
+    NodeSeen,
+    PodSeen,
+    Unseen,
+    Workload,
+    unseen,
+)
 
+Fact = TypeVar("Fact")
+Definitions = Mapping[str, Document | None]
 SUPPORTED: Final = (1, 29)  # rules in definitions (CEL) are always there from here on
 OUTDATED_LEASE: Final = 3.0  # lengths of the lease: clocks of two machines differ, and it is renewed often
 PENDING_S_MAX: Final = 60.0
@@ -23,32 +36,45 @@ def examine(facts: Facts) -> tuple[Finding, ...]:
     if isinstance(facts.version, Unseen):
         fix = "check the network, and the server in the kubeconfig"
         return (Finding(Level.FAIL, "API server", facts.version.reason, fix),)
-    return tuple(finding for check in CHECKS for finding in check(facts))
+    return (
+        _version(facts.version, facts.server),
+        *_of("definitions", facts.definitions, lambda found: _definitions(found, facts.expected)),
+        *_operator(facts),
+        *_watchdog(facts),
+        *_redis(facts),
+        *_spread(facts),
+        *_of("rights", facts.rights, _rights),
+        _reading(facts.jobs_read),
+        *_agents(facts),
+        *_of("nodes", facts.nodes, lambda nodes: _nodes(nodes, facts.jobs)),
+        *_of("jobs", facts.jobs, _jobs),
+        *_of("interventions", facts.pending, _interventions),
+        *_of("Prometheus operator", facts.groups, _monitoring),
+    )
 
 
-def _version(facts: Facts) -> Iterator[Finding]:
-    assert not isinstance(facts.version, Unseen)
-    found = re.match(r"v?(\d+)\.(\d+)", facts.version)
-    says = f"{facts.version} at {facts.server}"
+def _of(what: str, fact: Fact | Unseen, check: Callable[[Fact], Iterator[Finding]]) -> Iterator[Finding]:
+    """The findings of a check that looks at one fact."""
+    return iter((unseen(what, fact),)) if isinstance(fact, Unseen) else check(fact)
+
+
+def _version(version: str, server: str) -> Finding:
+    found = re.match(r"v?(\d+)\.(\d+)", version)
+    says = f"{version} at {server}"
     floor = ".".join(map(str, SUPPORTED))
     if found is None:
-        yield Finding(
-            Level.WARN, "API server", f"{says}, a version nobody knows", f"use Kubernetes {floor} or newer"
-        )
-    elif (int(found[1]), int(found[2])) < SUPPORTED:
+        fix = f"use Kubernetes {floor} or newer"
+        return Finding(Level.WARN, "API server", f"{says}, a version nobody knows", fix)
+    if (int(found[1]), int(found[2])) < SUPPORTED:
         fix = f"{floor} or newer is supported; an older one does not check a job's fields against each other"
-        yield Finding(Level.WARN, "API server", says, fix)
-    else:
-        yield Finding(Level.OK, "API server", says)
+        return Finding(Level.WARN, "API server", says, fix)
+    return Finding(Level.OK, "API server", says)
 
 
-def _definitions(facts: Facts) -> Iterator[Finding]:
-    if isinstance(facts.definitions, Unseen):
-        yield unseen("definitions", facts.definitions)
-        return
-    for name, installed in facts.definitions.items():
+def _definitions(found: Definitions, of_this_version: Mapping[str, Document]) -> Iterator[Finding]:
+    for name, installed in found.items():
         what = f"definition {name}"
-        expected = facts.expected.get(name)
+        expected = of_this_version.get(name)
         if installed is None:
             fix = "install the Helm chart with crds.install=true"
             yield Finding(Level.FAIL, what, "it is not installed", fix)
@@ -77,12 +103,7 @@ def difference(installed: Mapping[str, Any], expected: Mapping[str, Any]) -> str
             *(f"{path} is of another type" for path in wanted if path in found and wanted[path] != found[path]),
         ]
         if differing:
-            more = (
-                f" and {len(differing) - DIFFERENCES_SHOWN_MAX} more"
-                if len(differing) > DIFFERENCES_SHOWN_MAX
-                else ""
-            )
-            return ", ".join(differing[:DIFFERENCES_SHOWN_MAX]) + more
+            return _listed(differing, DIFFERENCES_SHOWN_MAX)
     return ""
 
 
@@ -107,14 +128,14 @@ def _fields(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, st
 def _operator(facts: Facts) -> Iterator[Finding]:
     yield from _workload(facts, "operator", facts.operator, facts.operator_pods)
     lease = facts.lease
-    logs = f"kubectl -n {facts.namespace} logs -l app.kubernetes.io/component=operator"
+    fix = (
+        f"no operator acts; see its log: kubectl -n {facts.namespace} logs -l app.kubernetes.io/component=operator"
+    )
     if isinstance(lease, Unseen):
         yield unseen("operator lease", lease)
     elif lease is None or lease.age_s is None or not lease.holder:
-        fix = f"no operator acts; see its log: {logs}"
         yield Finding(Level.FAIL, "operator lease", "nobody holds it", fix)
     elif lease.age_s > OUTDATED_LEASE * lease.length_s:
-        fix = f"no operator acts; see its log: {logs}"
         says = f"{lease.holder} renewed it {lease.age_s:.0f} s ago, and it lasts {lease.length_s:.0f} s"
         yield Finding(Level.FAIL, "operator lease", says, fix)
     else:
@@ -179,51 +200,44 @@ def _redis(facts: Facts) -> Iterator[Finding]:
 
 def _spread(facts: Facts) -> Iterator[Finding]:
     """Whether one node takes two of a kind with it: the others may be too few then to go on."""
-    parts = {"operator": facts.operator_pods, "watchdog": facts.watchdog_pods, "redis": facts.redis_pods}
-    together: list[Finding] = []
-    for name, pods in parts.items():
+    findings: list[Finding] = []
+    for name, pods in (
+        ("operator", facts.operator_pods),
+        ("watchdog", facts.watchdog_pods),
+        ("redis", facts.redis_pods),
+    ):
+        what = f"nodes of {name}"
         if isinstance(pods, Unseen):
-            yield unseen(f"nodes of {name}", pods)
+            findings.append(unseen(what, pods))
             continue
-        together += (_sharing(facts, name, *each) for each in _by_node(pods).items() if len(each[1]) > 1)
-    yield from together
-    if not together and not any(isinstance(pods, Unseen) for pods in parts.values()):
+        running: dict[str, list[str]] = {}
+        for pod in pods:
+            if pod.node and not pod.trouble:
+                running.setdefault(pod.node, []).append(pod.name)
+        for node, together in running.items():
+            if len(together) > 1:
+                says = f"{_listed(together)} are on one node, {node}, whose loss takes all of them"
+                delete = f"kubectl -n {facts.namespace} delete pod {together[-1]}"
+                fix = f"set {name}.spread to required; once another node has room: {delete}"
+                findings.append(Finding(Level.WARN, what, says, fix))
+    yield from findings
+    if not findings:
         yield Finding(Level.OK, "spread", "no two operators, watchdogs or Redis share a node")
 
 
-def _by_node(pods: Sequence[PodSeen]) -> dict[str, list[str]]:
-    """The names of those that run, by node."""
-    nodes: dict[str, list[str]] = {}
-    for pod in pods:
-        if pod.node and not pod.trouble:
-            nodes.setdefault(pod.node, []).append(pod.name)
-    return nodes
-
-
-def _sharing(facts: Facts, name: str, node: str, pods: Sequence[str]) -> Finding:
-    says = f"{_listed(pods)} are on one node, {node}, whose loss takes all of them"
-    another = f"once another node has room: kubectl -n {facts.namespace} delete pod {pods[-1]}"
-    fix = f"set {name}.spread to required; {another}"
-    return Finding(Level.WARN, f"nodes of {name}", says, fix)
-
-
-def _rights(facts: Facts) -> Iterator[Finding]:
-    if isinstance(facts.rights, Unseen):
-        yield unseen("rights", facts.rights)
-        return
-    missing = [right for right, held in facts.rights.items() if not held]
+def _rights(rights: Mapping[Right, bool]) -> Iterator[Finding]:
+    missing = [right for right, held in rights.items() if not held]
     if not missing:
         yield Finding(Level.OK, "rights", "you may read jobs and intervene")
     for right in missing:
         yield Finding(Level.WARN, "rights", f"you lack {right}", f"ask an administrator for {right.role}")
 
 
-def _reading(facts: Facts) -> Iterator[Finding]:
-    if isinstance(facts.jobs_read, Unseen):
+def _reading(jobs_read: int | Unseen) -> Finding:
+    if isinstance(jobs_read, Unseen):
         fix = "see the lines above; the whole way is: token, API server, service, watchdog"
-        yield Finding(Level.FAIL, "reading", facts.jobs_read.reason, fix)
-    else:
-        yield Finding(Level.OK, "reading", f"the watchdog answered through the API server: {facts.jobs_read} jobs")
+        return Finding(Level.FAIL, "reading", jobs_read.reason, fix)
+    return Finding(Level.OK, "reading", f"the watchdog answered through the API server: {jobs_read} jobs")
 
 
 def _agents(facts: Facts) -> Iterator[Finding]:
@@ -248,67 +262,55 @@ def _agents(facts: Facts) -> Iterator[Finding]:
         yield Finding(Level.WARN, "nodes without an agent", _listed(bare), fix)
 
 
-def _nodes(facts: Facts) -> Iterator[Finding]:
-    if isinstance(facts.nodes, Unseen):
-        yield unseen("nodes", facts.nodes)
-        return
-    cordoned = [node for node in facts.nodes if node.cordon is not None]
+def _nodes(nodes: Sequence[NodeSeen], jobs: Sequence[JobRecord] | Unseen) -> Iterator[Finding]:
+    known = None if isinstance(jobs, Unseen) else {each.job for each in jobs}
+    cordoned = [node for node in nodes if node.cordon is not None]
     for node in cordoned:
-        fix = f"once repaired: {_way_back(node, facts.jobs)}"
+        # Its job returns it; any other of the namespace does once that one is gone; a human where there is none.
+        taint, annotation = f"taint node {node.name} {CORDON_TAINT}-", f"annotate node {node.name} {CORDONED_BY}-"
+        way_back = f"kubectl {taint}; kubectl {annotation}"
+        namespace, _, name = node.job.partition("/")
+        if name and (known is None or node.job in known):
+            returned = f"kubectl holdfast return {node.name} -n {namespace} --job {name}"
+            way_back = returned if known is not None else f"{returned}; where that job is gone: {way_back}"
+        fix = f"once repaired: {way_back}"
         yield Finding(Level.WARN, f"node {node.name}", f"taken out of service: {node.cordon}", fix)
     if not cordoned:
-        yield Finding(Level.OK, "nodes", f"none of {len(facts.nodes)} is taken out of service")
+        yield Finding(Level.OK, "nodes", f"none of {len(nodes)} is taken out of service")
 
 
-def _way_back(node: NodeSeen, jobs: Sequence[JobRecord] | Unseen) -> str:
-    """Its job returns it; any other of the namespace does once that one is gone; a human where there is none."""
-    by_hand = f"kubectl taint node {node.name} {CORDON_TAINT}-; kubectl annotate node {node.name} {CORDONED_BY}-"
-    namespace, _, name = node.job.partition("/")
-    if not name:
-        return by_hand
-    known = None if isinstance(jobs, Unseen) else {each.job for each in jobs}
-    returned = f"kubectl holdfast return {node.name} -n {namespace} --job {name}"
-    if known is None:
-        return f"{returned}; where that job is gone: {by_hand}"
-    return returned if node.job in known else by_hand
-
-
-def _jobs(facts: Facts) -> Iterator[Finding]:
-    if isinstance(facts.jobs, Unseen):
-        yield unseen("jobs", facts.jobs)
-        return
-    ailing = [finding for job in facts.jobs for finding in _ailments(job)]
-    yield from ailing
-    if not ailing:
-        yield Finding(Level.OK, "jobs", f"all of {len(facts.jobs)} have a valid spec and a watchdog")
-
-
-def _ailments(job: JobRecord) -> Iterator[Finding]:
+def _jobs(jobs: Sequence[JobRecord]) -> Iterator[Finding]:
     """What the operator wrote of a job that is wrong, or has not written."""
-    edit = f"correct it: kubectl -n {job.metadata.namespace} edit tj {job.metadata.name}"
-    reach = "see the watchdog above; training goes on meanwhile"
-    for type, well, wrong, fix in (
-        ("InvalidSpec", "False", "True", edit),
-        ("WatchdogReachable", "True", "False", reach),
-    ):
-        condition = job.condition(type)
-        if condition is not None and condition.status == wrong:
-            yield Finding(Level.FAIL, f"job {job.job}", f"{type} is {wrong}: {condition.says}", fix)
-        elif condition is None or condition.status != well:
-            why = f": {condition.says}" if condition is not None and condition.says else ""
-            fix = "see the operator above; it writes this"
-            yield Finding(Level.WARN, f"job {job.job}", f"{type} is not known{why}", fix)
-    dropped = job.condition("UnknownFields")
-    if dropped is not None and dropped.status == "True":
-        fix = "correct the file that was applied, and apply it again"
-        yield Finding(Level.WARN, f"job {job.job}", f"UnknownFields is True: {dropped.says}", fix)
+    ailing = False
+    for job in jobs:
+        what = f"job {job.job}"
+        edit = f"correct it: kubectl -n {job.metadata.namespace} edit tj {job.metadata.name}"
+        reach = "see the watchdog above; training goes on meanwhile"
+        for type, well, wrong, fix in (
+            ("InvalidSpec", "False", "True", edit),
+            ("WatchdogReachable", "True", "False", reach),
+        ):
+            condition = job.condition(type)
+            if condition is not None and condition.status == well:
+                continue
+            ailing = True
+            if condition is not None and condition.status == wrong:
+                yield Finding(Level.FAIL, what, f"{type} is {wrong}: {condition.says}", fix)
+            else:
+                why = f": {condition.says}" if condition is not None and condition.says else ""
+                not_written = "see the operator above; it writes this"
+                yield Finding(Level.WARN, what, f"{type} is not known{why}", not_written)
+        dropped = job.condition("UnknownFields")
+        if dropped is not None and dropped.status == "True":
+            ailing = True
+            fix = "correct the file that was applied, and apply it again"
+            yield Finding(Level.WARN, what, f"UnknownFields is True: {dropped.says}", fix)
+    if not ailing:
+        yield Finding(Level.OK, "jobs", f"all of {len(jobs)} have a valid spec and a watchdog")
 
 
-def _interventions(facts: Facts) -> Iterator[Finding]:
-    if isinstance(facts.pending, Unseen):
-        yield unseen("interventions", facts.pending)
-        return
-    stuck = [each for each in facts.pending if each.age_s > PENDING_S_MAX]
+def _interventions(pending: Sequence[InterventionSeen]) -> Iterator[Finding]:
+    stuck = [each for each in pending if each.age_s > PENDING_S_MAX]
     if not stuck:
         yield Finding(Level.OK, "interventions", "none waits for an outcome")
     for each in stuck[:SHOWN_MAX]:
@@ -319,32 +321,13 @@ def _interventions(facts: Facts) -> Iterator[Finding]:
         yield Finding(Level.FAIL, "interventions", f"{len(stuck) - SHOWN_MAX} more wait")
 
 
-def _monitoring(facts: Facts) -> Iterator[Finding]:
-    if isinstance(facts.groups, Unseen):
-        yield unseen("Prometheus operator", facts.groups)
-    elif OPTIONAL_GROUP in facts.groups:
-        yield Finding(Level.OK, "Prometheus operator", "installed: the chart can set up scraping and alerts")
-    else:
-        yield Finding(Level.OK, "Prometheus operator", "not installed; it is optional")
+def _monitoring(groups: frozenset[str]) -> Iterator[Finding]:
+    says = "installed: the chart can set up scraping and alerts"
+    yield Finding(
+        Level.OK, "Prometheus operator", says if OPTIONAL_GROUP in groups else "not installed; it is optional"
+    )
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN_MAX} more" if len(names) > SHOWN_MAX else ""
-    return ", ".join(names[:SHOWN_MAX]) + more
-
-
-CHECKS: Final[tuple[Callable[[Facts], Iterator[Finding]], ...]] = (
-    _version,
-    _definitions,
-    _operator,
-    _watchdog,
-    _redis,
-    _spread,
-    _rights,
-    _reading,
-    _agents,
-    _nodes,
-    _jobs,
-    _interventions,
-    _monitoring,
-)
+def _listed(names: Sequence[str], shown_max: int = SHOWN_MAX) -> str:
+    more = f" and {len(names) - shown_max} more" if len(names) > shown_max else ""
+    return ", ".join(names[:shown_max]) + more

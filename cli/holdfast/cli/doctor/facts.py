@@ -1,15 +1,61 @@
-"""What the doctor looks at in a cluster: plain data, each fact there or `Unseen`."""
+"""What the doctor says, and what it looks at in a cluster for it: plain data, each fact there or `Unseen`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
 from holdfast.api.standing import Standing
-from holdfast.cli.cluster.record import JobRecord
-from holdfast.cli.cluster.rights import Right
-from holdfast.cli.doctor.finding import Unseen
+
+if TYPE_CHECKING:  # of this machine only what is said is read
+    from holdfast.cli.cluster.kubeapi import Right
+    from holdfast.cli.cluster.record import JobRecord
 
 Document = dict[str, Any]
+
+
+class Level(StrEnum):
+    """How it stands."""
+
+    OK = "ok"
+    WARN = "warn"  # it works; somebody should look. Also: it could not be seen
+    FAIL = "FAIL"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the doctor's: what was looked at, how it is, what to do about it."""
+
+    level: Level
+    what: str
+    says: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """A fact that could not be gathered, and why. It is Unknown: neither well nor ill."""
+
+    reason: str
+
+
+NOT_LOOKED_AT = Unseen("it was not looked at")
+
+
+def unseen(what: str, fact: Unseen) -> Finding:
+    """How a fact that could not be gathered is told."""
+    return Finding(Level.WARN, what, f"not known: {fact.reason}", "ask somebody who may see it")
+
+
+def findings_text(findings: Sequence[Finding]) -> str:
+    """One line per finding, what to do about it below it."""
+    width = max((len(each.what) for each in findings), default=0)
+    lines = []
+    for each in findings:
+        lines.append(f"{each.level.value:<4}  {each.what.ljust(width)}  {each.says}".rstrip())
+        if each.fix and each.level is not Level.OK:
+            lines.append(f"      {' ' * width}  -> {each.fix}")
+    return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,26 +117,26 @@ class Facts:
     server: str
     namespace: str
     version: str | Unseen
-    definitions: Mapping[str, Document | None] | Unseen
+    definitions: Mapping[str, Document | None] | Unseen = NOT_LOOKED_AT
     """By plural name; None is not installed."""
-    expected: Mapping[str, Document]
+    expected: Mapping[str, Document] = field(default_factory=dict)
     """Those of this version of Holdfast; empty when it does not know them."""
-    rights: Mapping[Right, bool] | Unseen
-    operator: Workload | Unseen | None
+    rights: "Mapping[Right, bool] | Unseen" = NOT_LOOKED_AT
+    operator: Workload | Unseen | None = NOT_LOOKED_AT
     operator_pods: tuple[PodSeen, ...] | Unseen = ()
-    lease: LeaseSeen | Unseen | None
-    watchdog: Workload | Unseen | None
+    lease: LeaseSeen | Unseen | None = NOT_LOOKED_AT
+    watchdog: Workload | Unseen | None = NOT_LOOKED_AT
     watchdog_pods: tuple[PodSeen, ...] | Unseen = ()
     redis: Workload | Unseen | None = None
     """None where the watchdogs use another Redis than the chart's."""
     redis_pods: tuple[PodSeen, ...] | Unseen = ()
-    health: Health | Unseen
-    jobs_read: int | Unseen
+    health: Health | Unseen = NOT_LOOKED_AT
+    jobs_read: int | Unseen = NOT_LOOKED_AT
     """How many jobs the watchdog told of, read from end to end."""
-    agents: Workload | Unseen | None
+    agents: Workload | Unseen | None = NOT_LOOKED_AT
     agent_pods: tuple[PodSeen, ...] | Unseen = ()
     nodes: tuple[NodeSeen, ...] | Unseen = ()
-    jobs: tuple[JobRecord, ...] | Unseen = ()
+    jobs: "tuple[JobRecord, ...] | Unseen" = ()
     pending: tuple[InterventionSeen, ...] | Unseen = ()
-    groups: frozenset[str] | Unseen = field(default_factory=frozenset)
+    groups: frozenset[str] | Unseen = frozenset()
     """API groups that the server knows."""

@@ -10,18 +10,9 @@ import msgspec
 from holdfast.api.cordon import CORDON_TAINT, CORDONED_BY, read_cordoned_by
 from holdfast.api.errors import HoldfastError, Unavailable
 from holdfast.api.standing import STANDING_HEADER, Standing
+from holdfast.cli.cluster import kubeapi
 from holdfast.cli.cluster.clustersite import GROUP_PATH, TrainingJobs
-from holdfast.cli.cluster.kubeapi import KubeApi, listed
 from holdfast.cli.cluster.proxiedline import Installation, ProxiedLine
-from holdfast.cli.cluster.rights import (
-    CREATE_INTERVENTION,
-    GET_JOB,
-    GET_POD_LOG,
-    LIST_JOBS,
-    Right,
-    create_token,
-    get_watchdog,
-)
 from holdfast.cli.doctor.facts import (
     Document,
     Facts,
@@ -30,14 +21,17 @@ from holdfast.cli.doctor.facts import (
     LeaseSeen,
     NodeSeen,
     PodSeen,
+    Unseen,
     Workload,
 )
-from holdfast.cli.doctor.finding import Unseen
 from holdfast.cli.watchdogclient import job_statuses
 
 Fact = TypeVar("Fact")
 OPERATOR: Final = "holdfast-operator"
+DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 STANDARD_RIGHT: Final = "the right to read the cluster's objects, which an administrator has"
+# What a container waits for that is about to run.
+_BEGINNING: Final = (None, "ContainerCreating", "PodInitializing")
 
 
 class _Unavailable(msgspec.Struct, frozen=True):
@@ -49,7 +43,7 @@ class _Unavailable(msgspec.Struct, frozen=True):
 class Gathering:
     """One look at one installation. `job_namespace` is where the rights are asked for."""
 
-    def __init__(self, api: KubeApi, installation: Installation, job_namespace: str) -> None:
+    def __init__(self, api: kubeapi.KubeApi, installation: Installation, job_namespace: str) -> None:
         self._api = api
         self._installation = installation
         self._namespace = installation.namespace
@@ -59,31 +53,35 @@ class Gathering:
 
     def facts(self) -> Facts:
         """Everything. Raises nothing: what fails is Unseen."""
+        server, namespace = self._api.server, self._namespace
         version = _seen(lambda: str(self._get("/version")["gitVersion"]))
         if isinstance(version, Unseen):
-            return _nothing(self._api.server, self._namespace, version)
-        operator = _seen(lambda: self._part("deployments", "operator"))
-        watchdog = _seen(lambda: self._part("deployments", "watchdog"))
-        redis = _seen(lambda: self._part("statefulsets", "redis"))
-        agents = _seen(lambda: self._part("daemonsets", "agent"))
+            return Facts(server=server, namespace=namespace, version=version)
+        operator, operator_standing, operator_pods = self._part("deployments", "operator")
+        _, watchdog, watchdog_pods = self._part("deployments", "watchdog")
+        _, redis, redis_pods = self._part("statefulsets", "redis")
+        _, agents, agent_pods = self._part("daemonsets", "agent")
+        kinds = ("trainingjobs", "interventions")
         return Facts(
-            server=self._api.server,
-            namespace=self._namespace,
+            server=server,
+            namespace=namespace,
             version=version,
-            definitions=_seen(self._definitions),
+            definitions=_seen(
+                lambda: {name: self._find(f"{DEFINITIONS}/{name}.{kubeapi.GROUP}") for name in kinds}
+            ),
             expected=expected_definitions(),
             rights=_seen(self._rights),
-            operator=_workload(operator),
-            operator_pods=self._pods(operator),
+            operator=operator_standing,
+            operator_pods=operator_pods,
             lease=_seen(lambda: self._lease(operator)),
-            watchdog=_workload(watchdog),
-            watchdog_pods=self._pods(watchdog),
-            redis=_workload(redis),
-            redis_pods=self._pods(redis),
+            watchdog=watchdog,
+            watchdog_pods=watchdog_pods,
+            redis=redis,
+            redis_pods=redis_pods,
             health=_seen(self._health),
             jobs_read=_seen(lambda: len(job_statuses(self._line))),
-            agents=_workload(agents),
-            agent_pods=self._pods(agents),
+            agents=agents,
+            agent_pods=agent_pods,
             nodes=_seen(lambda: tuple(_node(each) for each in self._list("/api/v1/nodes"))),
             jobs=_seen(lambda: TrainingJobs(self._api).list(None)),
             pending=_seen(self._pending),
@@ -102,51 +100,53 @@ class Gathering:
         return found
 
     def _list(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[Document]:
-        return listed(lambda page: self._get(path, {**page, **(query or {})}))
+        return kubeapi.listed(lambda page: self._get(path, {**page, **(query or {})}))
 
-    def _definitions(self) -> dict[str, Document | None]:
-        path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-        return {name: self._find(f"{path}/{name}.holdfast.dev") for name in ("trainingjobs", "interventions")}
+    def _rights(self) -> dict[kubeapi.Right, bool]:
+        held = {}
+        for right in (
+            kubeapi.LIST_JOBS,
+            kubeapi.GET_JOB,
+            kubeapi.GET_POD_LOG,
+            kubeapi.CREATE_INTERVENTION,
+            kubeapi.get_watchdog(self._installation.service),
+            kubeapi.create_token(self._installation.viewer),
+        ):
+            is_of_job = bool(right.group) or right.resource == "pods"
+            attributes = {
+                "verb": right.verb,
+                "group": right.group,
+                "resource": right.resource,
+                "subresource": right.subresource,
+                "name": right.name,
+                "namespace": self._job_namespace if is_of_job else self._namespace,
+            }
+            review = {
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SelfSubjectAccessReview",
+                "spec": {"resourceAttributes": {name: value for name, value in attributes.items() if value}},
+            }
+            reply = self._api.ask("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+            held[right] = bool(self._api.taken(reply, STANDARD_RIGHT)["status"].get("allowed"))
+        return held
 
-    def _rights(self) -> dict[Right, bool]:
-        through = (get_watchdog(self._installation.service), create_token(self._installation.viewer))
-        return {
-            right: self._may(right) for right in (LIST_JOBS, GET_JOB, GET_POD_LOG, CREATE_INTERVENTION, *through)
-        }
-
-    def _may(self, right: Right) -> bool:
-        is_of_job = bool(right.group) or right.resource == "pods"
-        namespace = self._job_namespace if is_of_job else self._namespace
-        attributes = {
-            "verb": right.verb,
-            "group": right.group,
-            "resource": right.resource,
-            "subresource": right.subresource,
-            "name": right.name,
-            "namespace": namespace,
-        }
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": {name: value for name, value in attributes.items() if value}},
-        }
-        reply = self._api.ask("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
-        return bool(self._api.taken(reply, STANDARD_RIGHT)["status"].get("allowed"))
-
-    def _pods(self, owner: Document | Unseen | None) -> tuple[PodSeen, ...] | Unseen:
-        """Those that a workload selects."""
-        if owner is None or isinstance(owner, Unseen):
-            return owner or ()
-        labels = owner["spec"]["selector"].get("matchLabels", {})
-        query = {"labelSelector": ",".join(f"{name}={value}" for name, value in labels.items())}
-        path = f"/api/v1/namespaces/{self._namespace}/pods"
-        return _seen(lambda: tuple(_pod(each) for each in self._list(path, query)))
-
-    def _part(self, kind: str, component: str) -> Document | None:
-        """The workload of one part, whatever the release is called; None when there is none."""
-        labels = f"app.kubernetes.io/part-of=holdfast,app.kubernetes.io/component={component}"
+    def _part(
+        self, kind: str, component: str
+    ) -> tuple[Document | Unseen | None, Workload | Unseen | None, tuple[PodSeen, ...] | Unseen]:
+        """The workload of one part, whatever the release is called, how it stands and its pods."""
+        part_of = f"app.kubernetes.io/part-of=holdfast,app.kubernetes.io/component={component}"
         path = f"/apis/apps/v1/namespaces/{self._namespace}/{kind}"
-        return next(self._list(path, {"labelSelector": labels}), None)
+        found = _seen(lambda: next(self._list(path, {"labelSelector": part_of}), None))
+        if found is None or isinstance(found, Unseen):
+            return found, found, found or ()
+        spec, status = found["spec"], found.get("status") or {}
+        if kind == "daemonsets":
+            workload = Workload(status.get("desiredNumberScheduled", 0), status.get("numberReady", 0))
+        else:
+            workload = Workload(spec.get("replicas", 1), status.get("readyReplicas", 0))
+        labels = ",".join(f"{name}={value}" for name, value in spec["selector"].get("matchLabels", {}).items())
+        pods = f"/api/v1/namespaces/{self._namespace}/pods"
+        return found, workload, _seen(lambda: tuple(map(_pod, self._list(pods, {"labelSelector": labels}))))
 
     def _lease(self, operator: Document | Unseen | None) -> LeaseSeen | None:
         """The chart names it as it names the operator's deployment."""
@@ -201,67 +201,30 @@ def _seen(look: Callable[[], Fact]) -> Fact | Unseen:
         return Unseen(f"the answer is not understood: {type(error).__name__} {error}")
 
 
-def _nothing(server: str, namespace: str, why: Unseen) -> Facts:
-    """Nothing was seen but that the API server does not answer."""
-    return Facts(
-        server=server,
-        namespace=namespace,
-        version=why,
-        definitions=why,
-        expected={},
-        rights=why,
-        operator=why,
-        lease=why,
-        watchdog=why,
-        health=why,
-        jobs_read=why,
-        agents=why,
-    )
-
-
-def _workload(document: Document | Unseen | None) -> Workload | Unseen | None:
-    if document is None or isinstance(document, Unseen):
-        return document
-    status = document.get("status") or {}
-    if document.get("kind") == "DaemonSet" or "desiredNumberScheduled" in status:
-        return Workload(status.get("desiredNumberScheduled", 0), status.get("numberReady", 0))
-    return Workload(document["spec"].get("replicas", 1), status.get("readyReplicas", 0))
-
-
 def _pod(document: Document) -> PodSeen:
+    """`trouble` is what a container waits for, else the scheduler's words, else the pod's phase."""
     status = document.get("status") or {}
     states = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+    waiting = [state.get("state", {}).get("waiting") or {} for state in states]
+    stuck = next((each for each in waiting if each.get("reason") not in _BEGINNING), None)
     conditions = {each["type"]: each for each in status.get("conditions", [])}
-    name, node = document["metadata"]["name"], document["spec"].get("nodeName", "")
-    return PodSeen(name, node, _pod_trouble(status, states, conditions))
-
-
-def _pod_trouble(status: Document, states: list[Document], conditions: Mapping[str, Document]) -> str:
-    """Why a pod does not run: what a container waits for, else the scheduler's words, else its phase."""
-    for state in states:
-        waiting = state.get("state", {}).get("waiting")
-        if waiting and waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-            return f"{waiting['reason']} {waiting.get('message', '')}".strip()
-    scheduled = conditions.get("PodScheduled", {})
-    if scheduled.get("status") == "False":
-        return str(scheduled.get("message") or scheduled.get("reason"))
-    phase = status.get("phase", "Pending")
-    return "" if phase == "Running" else f"{phase} {status.get('reason', '')}".strip()
+    scheduled, phase = conditions.get("PodScheduled", {}), status.get("phase", "Pending")
+    if stuck is not None:
+        trouble = f"{stuck['reason']} {stuck.get('message', '')}".strip()
+    elif scheduled.get("status") == "False":
+        trouble = str(scheduled.get("message") or scheduled.get("reason"))
+    else:
+        trouble = "" if phase == "Running" else f"{phase} {status.get('reason', '')}".strip()
+    return PodSeen(document["metadata"]["name"], document["spec"].get("nodeName", ""), trouble)
 
 
 def _node(document: Document) -> NodeSeen:
+    """Who took it out of service and why, from what was written on it."""
     metadata, spec = document["metadata"], document.get("spec") or {}
     tainted = any(taint.get("key") == CORDON_TAINT for taint in spec.get("taints", []))
     written = (metadata.get("annotations") or {}).get(CORDONED_BY)
-    cordon = _cordon(written) if tainted or written else None
     by = read_cordoned_by(written)
-    return NodeSeen(metadata["name"], cordon, by.job if by is not None else "")
-
-
-def _cordon(written: str | None) -> str:
-    """Who took a node out of service and why, from what was written on it."""
-    by = read_cordoned_by(written)
-    if by is None:
-        return written or "nothing is written on it"
-    incident = f", {by.incident}" if by.incident else ""
-    return f"{by.reason or 'no reason'} (job {by.job}{incident})"
+    if by is not None:
+        incident = f", {by.incident}" if by.incident else ""
+        return NodeSeen(metadata["name"], f"{by.reason or 'no reason'} (job {by.job}{incident})", by.job)
+    return NodeSeen(metadata["name"], (written or "nothing is written on it") if tainted or written else None)

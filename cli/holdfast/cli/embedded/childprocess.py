@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +25,6 @@ class ChildProcess:
 
     def __init__(
         self,
-        name: str,
         arguments: Sequence[str],
         *,
         log: Path,
@@ -36,8 +35,14 @@ class ChildProcess:
 
         Must be called in the event loop.
         """
-        self.name = name
         self.log = log
+        parent_pid = os.getpid()
+
+        def die_with_parent() -> None:
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent_pid:  # it died between the fork and the call above
+                os._exit(0)
+
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -48,7 +53,7 @@ class ChildProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_dies_with(os.getpid()),
+                preexec_fn=die_with_parent,
             )
         loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[int] = loop.create_future()
@@ -103,8 +108,8 @@ def descendants(root: int) -> list[int]:
     """Children, their children and so on, nearest first. Processes that end meanwhile are left out."""
     children = defaultdict(list)
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (parent := _parent(entry)) is not None:
-            children[parent].append(int(entry.name))
+        if entry.name.isdigit() and (fields := _state_of(int(entry.name))):
+            children[int(fields[1])].append(int(entry.name))
     found: list[int] = []
     frontier = [root]
     while frontier:
@@ -115,32 +120,21 @@ def descendants(root: int) -> list[int]:
 
 def is_running(pid: int) -> bool:
     """Whether there is such a process; one that has ended and is not reaped yet does not run."""
+    fields = _state_of(pid)
+    return bool(fields) and fields[0] not in ("Z", "X")
+
+
+def _state_of(pid: int) -> list[str]:
+    """What the kernel says of a process, its state and its parent first; nothing of one that is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
-        return False
-    return text.rpartition(")")[2].split()[0] not in ("Z", "X")
-
-
-def _parent(entry: Path) -> int | None:
-    try:
-        text = (entry / "stat").read_text()
-    except OSError:
-        return None
+        return []
     # The command's name stands in brackets and may hold anything, so fields count from the last bracket.
-    return int(text.rpartition(")")[2].split()[1])
+    return text.rpartition(")")[2].split()
 
 
 def send(pid: int, number: signal.Signals) -> None:
     """Send a signal to a process that may be gone already."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-
-
-def _dies_with(parent_pid: int) -> Callable[[], None]:
-    def arrange() -> None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent_pid:  # it died between the fork and the call above
-            os._exit(0)
-
-    return arrange

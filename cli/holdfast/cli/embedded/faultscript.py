@@ -35,15 +35,14 @@ A YAML list, executed in order, each entry once:
     compute-wrong    node          self-tests of the simulated GPU `gpu` go wrong one time in fifty, from the start
     kill-watchdog    neither       SIGKILL of the watchdog
 
-`SEEN_AS` says what each is seen as. What the script cannot be made to suffer, since it does not use
+`Deed.seen_as` says what each is seen as. What the script cannot be made to suffer, since it does not use
 holdfast.trainer, or holdfast.checkpoint for wrong-data and full-disk, is told as not injected.
 """
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Final, Self
 
 from pydantic import Field, model_validator
 
@@ -57,33 +56,54 @@ from holdfast.api.finding import FindingKind
 from holdfast.api.section import MISSING, Section, contradiction, parse
 from holdfast.cli.embedded.jobfile import read_documents
 
+_RANK: Final = ("rank",)
+_EITHER: Final = ("rank", "node")
+_GPU: Final = (*_EITHER, "gpu")
+Names = tuple[str, ...]
+Kinds = tuple[FindingKind, ...]
+
 
 class Deed(StrEnum):
-    """What can be done to a run."""
+    """What can be done to a run.
 
-    KILL_WORKER = "kill-worker"
-    STOP_WORKER = "stop-worker"
-    RAISE = "raise"
-    BREAK_COLLECTIVE = "break-collective"
-    SLOW = "slow"
-    NAN = "nan"
-    SPIKE = "spike"
-    WRONG_DATA = "wrong-data"
-    FULL_DISK = "full-disk"
-    FLIP_BIT = "flip-bit"
-    KILL_NODE = "kill-node"
-    KILL_LAUNCHER = "kill-launcher"
-    END_LAUNCHER = "end-launcher"
-    KILL_AGENT = "kill-agent"
-    PARTITION = "partition"
-    DRAIN = "drain"
-    PREEMPT = "preempt"
-    XID = "xid"
-    GPU_LOST = "gpu-lost"
-    HOT = "hot"
-    CONDITION = "condition"
-    COMPUTE_WRONG = "compute-wrong"
-    KILL_WATCHDOG = "kill-watchdog"
+    `reads` are the fields of a fault beside `at`, `do` and `after`; what is not among them is refused.
+    `seen_as` is what it leads to findings of, the surest first; empty where it leads to none.
+    """
+
+    reads: Names
+    seen_as: Kinds
+
+    def __new__(cls, word: str, reads: Names, seen_as: Kinds = ()) -> Self:
+        deed = str.__new__(cls, word)
+        deed._value_ = word
+        deed.reads, deed.seen_as = reads, seen_as
+        return deed
+
+    # The latter before new progress.
+    KILL_WORKER = "kill-worker", _RANK, (FindingKind.PROCESS_EXIT, FindingKind.CRASH_LOOP)
+    STOP_WORKER = "stop-worker", _RANK, (FindingKind.HANG,)
+    RAISE = "raise", _RANK, (FindingKind.USER_CODE,)
+    BREAK_COLLECTIVE = "break-collective", _RANK, (FindingKind.COLLECTIVE_FAILED,)
+    # A Hang only beyond the time-out; the detector of slow ranks is not built yet.
+    SLOW = "slow", (*_RANK, "for", "seconds")
+    NAN = "nan", (*_RANK, "for"), (FindingKind.NON_FINITE,)
+    SPIKE = "spike", (*_RANK, "for", "times")
+    WRONG_DATA = "wrong-data", (*_RANK, "for")  # replicas stay equal, since their gradients are averaged
+    FULL_DISK = "full-disk", (*_RANK, "for"), (FindingKind.PROCESS_EXIT,)  # after three saves that failed in a row
+    FLIP_BIT = "flip-bit", (*_RANK, "bit"), (FindingKind.CORRUPTION,)
+    KILL_NODE = "kill-node", _EITHER, (FindingKind.MEMBER_LOST,)
+    KILL_LAUNCHER = "kill-launcher", _EITHER, (FindingKind.MEMBER_LOST,)
+    END_LAUNCHER = "end-launcher", _EITHER  # a departure
+    KILL_AGENT = "kill-agent", _EITHER  # its ranks are Unknown until it is back
+    PARTITION = "partition", (*_EITHER, "seconds"), (FindingKind.MEMBER_LOST,)
+    DRAIN = "drain", _EITHER  # a departure
+    PREEMPT = "preempt", (*_EITHER, "seconds")  # a departure
+    XID = "xid", (*_GPU, "xid"), (FindingKind.XID,)
+    GPU_LOST = "gpu-lost", _GPU, (FindingKind.GPU_LOST,)
+    HOT = "hot", (*_GPU, "celsius"), (FindingKind.THERMAL,)
+    CONDITION = "condition", (*_GPU, "kind"), (FindingKind.CONDITION,)
+    COMPUTE_WRONG = "compute-wrong", ("node", "gpu"), (FindingKind.SELF_TEST,)
+    KILL_WATCHDOG = "kill-watchdog", ()
 
 
 class After(StrEnum):
@@ -93,68 +113,7 @@ class After(StrEnum):
     RECOVERED = "recovered"  # that, and no incident is open any more
 
 
-_RANK: Final = ("rank",)
-_EITHER: Final = ("rank", "node")
-_GPU: Final = (*_EITHER, "gpu")
-# Which fields each reads beside `at`, `do` and `after`; what is not among them is refused.
-READS: Final[Mapping[Deed, tuple[str, ...]]] = MappingProxyType(
-    {
-        Deed.KILL_WORKER: _RANK,
-        Deed.STOP_WORKER: _RANK,
-        Deed.RAISE: _RANK,
-        Deed.BREAK_COLLECTIVE: _RANK,
-        Deed.SLOW: (*_RANK, "for", "seconds"),
-        Deed.NAN: (*_RANK, "for"),
-        Deed.SPIKE: (*_RANK, "for", "times"),
-        Deed.WRONG_DATA: (*_RANK, "for"),
-        Deed.FULL_DISK: (*_RANK, "for"),
-        Deed.FLIP_BIT: (*_RANK, "bit"),
-        Deed.KILL_NODE: _EITHER,
-        Deed.KILL_LAUNCHER: _EITHER,
-        Deed.END_LAUNCHER: _EITHER,
-        Deed.KILL_AGENT: _EITHER,
-        Deed.PARTITION: (*_EITHER, "seconds"),
-        Deed.DRAIN: _EITHER,
-        Deed.PREEMPT: (*_EITHER, "seconds"),
-        Deed.XID: (*_GPU, "xid"),
-        Deed.GPU_LOST: _GPU,
-        Deed.HOT: (*_GPU, "celsius"),
-        Deed.CONDITION: (*_GPU, "kind"),
-        Deed.COMPUTE_WRONG: ("node", "gpu"),
-        Deed.KILL_WATCHDOG: (),
-    }
-)
-_NEEDS: Final[Mapping[Deed, tuple[str, str]]] = MappingProxyType(
-    {Deed.XID: ("xid", "such as 79"), Deed.CONDITION: ("kind", "such as PcieDegraded")}
-)
-# What a fault leads to findings of, the surest first; empty where it leads to none.
-SEEN_AS: Final[Mapping[Deed, tuple[FindingKind, ...]]] = MappingProxyType(
-    {
-        Deed.KILL_WORKER: (FindingKind.PROCESS_EXIT, FindingKind.CRASH_LOOP),  # the latter before new progress
-        Deed.STOP_WORKER: (FindingKind.HANG,),
-        Deed.RAISE: (FindingKind.USER_CODE,),
-        Deed.BREAK_COLLECTIVE: (FindingKind.COLLECTIVE_FAILED,),
-        Deed.SLOW: (),  # a Hang only beyond the time-out; the detector of slow ranks is not built yet
-        Deed.NAN: (FindingKind.NON_FINITE,),
-        Deed.SPIKE: (),
-        Deed.WRONG_DATA: (),  # replicas stay equal, since their gradients are averaged
-        Deed.FULL_DISK: (FindingKind.PROCESS_EXIT,),  # after three saves that failed in a row
-        Deed.FLIP_BIT: (FindingKind.CORRUPTION,),
-        Deed.KILL_NODE: (FindingKind.MEMBER_LOST,),
-        Deed.KILL_LAUNCHER: (FindingKind.MEMBER_LOST,),
-        Deed.END_LAUNCHER: (),  # a departure
-        Deed.KILL_AGENT: (),  # its ranks are Unknown until it is back
-        Deed.PARTITION: (FindingKind.MEMBER_LOST,),
-        Deed.DRAIN: (),  # a departure
-        Deed.PREEMPT: (),  # a departure
-        Deed.XID: (FindingKind.XID,),
-        Deed.GPU_LOST: (FindingKind.GPU_LOST,),
-        Deed.HOT: (FindingKind.THERMAL,),
-        Deed.CONDITION: (FindingKind.CONDITION,),
-        Deed.COMPUTE_WRONG: (FindingKind.SELF_TEST,),
-        Deed.KILL_WATCHDOG: (),
-    }
-)
+_NEEDS: Final = {Deed.XID: ("xid", "such as 79"), Deed.CONDITION: ("kind", "such as PcieDegraded")}
 # The job saves and goes on in a new round without the node; where it is only observed, an incident says so.
 DEPARTURES: Final = frozenset({Deed.END_LAUNCHER, Deed.DRAIN, Deed.PREEMPT})
 
@@ -184,7 +143,7 @@ class ScriptedFault(Section):
 
     @model_validator(mode="after")
     def _says_whom(self) -> Self:
-        reads = READS[self.do]
+        reads = self.do.reads
         for field, info in type(self).model_fields.items():
             name = info.alias or field
             if name not in (*reads, "at", "do", "after") and (value := getattr(self, field)) is not None:
@@ -213,17 +172,13 @@ class _Script(Section):
 def check_whom(faults: Sequence[ScriptedFault], *, nodes_max: int, local_size: int) -> None:
     """Raises InvalidInput when a fault names a rank that the job never has, or a GPU that no node has."""
     ranks_max = nodes_max * local_size
+    no_rank = f"the job has at most {ranks_max} ranks, 0 to {ranks_max - 1}"
+    no_gpu = f"a node has {local_size} GPUs, 0 to {local_size - 1}"
     problems = [
-        Problem(
-            f"faults[{place}].rank", fault.rank, f"the job has at most {ranks_max} ranks, 0 to {ranks_max - 1}"
-        )
+        Problem(f"faults[{place}].{name}", value, fix)
+        for name, count, fix in (("rank", ranks_max, no_rank), ("gpu", local_size, no_gpu))
         for place, fault in enumerate(faults)
-        if fault.rank is not None and fault.rank >= ranks_max
-    ]
-    problems += [
-        Problem(f"faults[{place}].gpu", fault.gpu, f"a node has {local_size} GPUs, 0 to {local_size - 1}")
-        for place, fault in enumerate(faults)
-        if fault.gpu is not None and fault.gpu >= local_size
+        if (value := getattr(fault, name)) is not None and value >= count
     ]
     if problems:
         raise InvalidInput(*problems)
@@ -234,17 +189,16 @@ def read_fault_script(file: Path) -> tuple[ScriptedFault, ...]:
     documents = read_documents(file)
     if len(documents) != 1 or not isinstance(documents[0], list):
         raise InvalidInput(Problem("faults", str(file), "write one list of faults, each with `at` and `do`"))
-    document: Mapping[str, Any] = {"faults": documents[0]}
-    return parse(_Script, document).faults
+    return parse(_Script, {"faults": documents[0]}).faults
 
 
 # How rarely known bad parts went wrong: one run of fifty. Source: AEGIS-SDC (OSDI 2026).
 PROBABILITY: Final = 0.02
 SEED: Final = 7
-AILMENTS: Final[Mapping[Deed, Ailment]] = MappingProxyType({Deed(each.value): each for each in Ailment})
+AILMENTS: Final = {Deed[each.name]: each for each in Ailment}
 _CORRUPTING: Final = frozenset({Deed.FLIP_BIT, Deed.NAN, Deed.COMPUTE_WRONG, *AILMENTS})
 # How many steps each lasts unasked. A disk is full for long enough that three saves in a row meet it.
-_STEPS: Final = MappingProxyType({Deed.SLOW: 10, Deed.FULL_DISK: 50})
+_STEPS: Final = {Deed.SLOW: 10, Deed.FULL_DISK: 50}
 
 
 def variables_of(faults: Sequence[ScriptedFault]) -> Mapping[str, str]:
@@ -270,14 +224,13 @@ def is_relayed(faults: Sequence[ScriptedFault]) -> bool:
 
 def drills_of(faults: Sequence[ScriptedFault], *, gpus: int) -> Mapping[str, Drill]:
     """What each node that computes wrong is started with; `gpus` is how many it has."""
-    wrong: dict[str, list[int]] = {}
+    inject: dict[str, list[str]] = {}
     for fault in faults:
         if fault.do is Deed.COMPUTE_WRONG and fault.node is not None:
-            wrong.setdefault(fault.node, []).append(fault.gpu or 0)
-    return {node: _drill(node, indices, gpus) for node, indices in wrong.items()}
-
-
-def _drill(node: str, wrong: Sequence[int], gpus: int) -> Drill:
-    names = tuple(gpu_uuid(node, index) for index in range(gpus))
-    inject = (f"flip:probability={PROBABILITY}:seed={SEED}:device={gpu_uuid(node, index)}" for index in wrong)
-    return Drill(names, tuple(inject))
+            device = gpu_uuid(fault.node, fault.gpu or 0)
+            flip = f"flip:probability={PROBABILITY}:seed={SEED}:device={device}"
+            inject.setdefault(fault.node, []).append(flip)
+    return {
+        node: Drill(tuple(gpu_uuid(node, index) for index in range(gpus)), tuple(flips))
+        for node, flips in inject.items()
+    }

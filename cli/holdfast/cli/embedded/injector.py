@@ -5,7 +5,6 @@ import signal
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final, TypeVar
 
 from holdfast.agent.sensors.simulated_gpu import Fault, inject
@@ -15,19 +14,10 @@ from holdfast.api.errors import Unavailable
 from holdfast.api.incident import Incident
 from holdfast.api.status import JobPhase, JobStatus, RankStatus
 from holdfast.cli.embedded.childprocess import is_running, send
-from holdfast.cli.embedded.faultscript import (
-    AILMENTS,
-    DEPARTURES,
-    SEEN_AS,
-    After,
-    Deed,
-    ScriptedFault,
-    disturbance_of,
-)
-from holdfast.cli.embedded.link import WatchdogLink
+from holdfast.cli.embedded.faultscript import AILMENTS, DEPARTURES, After, Deed, ScriptedFault, disturbance_of
 from holdfast.cli.embedded.localcluster import LocalCluster
 from holdfast.cli.embedded.localnode import LocalNode
-from holdfast.cli.embedded.watchdogprocess import WatchdogProcess
+from holdfast.cli.embedded.watchdog import WatchdogLink, WatchdogProcess
 
 POLL_INTERVAL_S: Final = 0.1
 # How long the fault after waits for one to be noticed, so that "recovered" is not said before it has begun. A hang
@@ -37,16 +27,14 @@ WHOM_S: Final = 30.0
 PARTITION_S: Final = 10.0
 NOTICE_GIVEN_S: Final = 120.0
 HOT_C: Final = 95.0
-_TO_WORKERS: Final = MappingProxyType({Deed.KILL_WORKER: signal.SIGKILL, Deed.STOP_WORKER: signal.SIGSTOP})
-_NEEDS: Final = MappingProxyType(
-    {
-        Deed.FLIP_BIT: "Run.watch or a Checkpointer, and Run.step",
-        Deed.NAN: "Run.watch or a Checkpointer, and Run.step",
-        Deed.SPIKE: "Run.step with a loss",
-        Deed.WRONG_DATA: "Checkpointer.steps",
-        Deed.FULL_DISK: "a Checkpointer that has somewhere to save to, and Run.step",
-    }
-)
+_TO_WORKERS: Final = {Deed.KILL_WORKER: signal.SIGKILL, Deed.STOP_WORKER: signal.SIGSTOP}
+_NEEDS: Final = {
+    Deed.FLIP_BIT: "Run.watch or a Checkpointer, and Run.step",
+    Deed.NAN: "Run.watch or a Checkpointer, and Run.step",
+    Deed.SPIKE: "Run.step with a loss",
+    Deed.WRONG_DATA: "Checkpointer.steps",
+    Deed.FULL_DISK: "a Checkpointer that has somewhere to save to, and Run.step",
+}
 Answer = TypeVar("Answer")
 
 
@@ -68,7 +56,7 @@ class Injected:
 
     def is_noticed(self, status: JobStatus, incidents: Sequence[Incident]) -> bool:
         """Whether something came of it: an incident of its kind, or a new round. One of which nothing comes is."""
-        kinds, is_departure = SEEN_AS[self.fault.do], self.fault.do in DEPARTURES
+        kinds, is_departure = self.fault.do.seen_as, self.fault.do in DEPARTURES
         if not kinds and not is_departure:
             return True
         fresh = [each.kind for each in incidents if each.id not in self.incidents]
@@ -95,20 +83,17 @@ class Injector:
     @property
     def missed(self) -> tuple[str, ...]:
         """The faults that were not injected so far, and why; those whose time has not come are among them."""
-        started = self._cluster.ever_started()
-        return (
-            *self._missed,
-            *(f"{fault}: {self._why_not(fault)}" for fault in self._waiting),
-            *(f"{fault}: that node was never started" for fault in self._wrong if fault.node not in started),
-        )
-
-    def _why_not(self, fault: ScriptedFault) -> str:
-        """Why its time has not come."""
-        if fault is self._doing:
-            return "the run ended before it was done"
-        if not self._shows_steps:
-            return "the script tells no steps; only `at: {step: 0}` comes without"
-        return f"step {fault.at.step} came too late for it"
+        missed = list(self._missed)
+        for fault in self._waiting:
+            if fault is self._doing:
+                why_not = "the run ended before it was done"
+            elif not self._shows_steps:
+                why_not = "the script tells no steps; only `at: {step: 0}` comes without"
+            else:
+                why_not = f"step {fault.at.step} came too late for it"
+            missed.append(f"{fault}: {why_not}")
+        never = [fault for fault in self._wrong if fault.node not in self._cluster.started]
+        return (*missed, *(f"{fault}: that node was never started" for fault in never))
 
     async def run(self, script: Sequence[ScriptedFault]) -> None:
         """Do all of it. A fault that finds nobody to happen to is told, kept in `missed`, and passed over."""
@@ -117,12 +102,19 @@ class Injector:
         last: Injected | None = None
         for fault in tuple(self._waiting):
             if fault.after is not None and last is not None:
-                await self._wait_until_noticed(last)
-            await self._wait_until_due(fault)
-            status, incidents = await _reach(self._link.status()), await _reach(self._link.incidents())
-            last = Injected(
-                fault, status.round if status else None, frozenset(each.id for each in incidents or ())
-            )
+                for _ in range(int(NOTICE_S / POLL_INTERVAL_S)):
+                    status, incidents = await _reach(self._link.status()), await _reach(self._link.incidents())
+                    if status is not None and incidents is not None and last.is_noticed(status, incidents):
+                        break
+                    await asyncio.sleep(POLL_INTERVAL_S)
+            while True:
+                status = await _reach(self._link.status())
+                self._shows_steps = self._shows_steps or (status is not None and status.step is not None)
+                if status is not None and is_due(fault, status):
+                    break
+                await asyncio.sleep(POLL_INTERVAL_S)
+            incidents = await _reach(self._link.incidents())
+            last = Injected(fault, status.round, frozenset(each.id for each in incidents or ()))
             self._doing = fault
             try:
                 await self._do(fault)
@@ -133,48 +125,26 @@ class Injector:
             finally:
                 self._waiting.remove(fault)
 
-    async def _wait_until_due(self, fault: ScriptedFault) -> None:
-        while True:
-            status = await _reach(self._link.status())
-            self._shows_steps = self._shows_steps or (status is not None and status.step is not None)
-            if status is not None and is_due(fault, status):
-                return
-            await asyncio.sleep(POLL_INTERVAL_S)
-
-    async def _wait_until_noticed(self, last: Injected) -> None:
-        for _ in range(int(NOTICE_S / POLL_INTERVAL_S)):
-            status, incidents = await _reach(self._link.status()), await _reach(self._link.incidents())
-            if status is not None and incidents is not None and last.is_noticed(status, incidents):
-                return
-            await asyncio.sleep(POLL_INTERVAL_S)
-
     async def _do(self, fault: ScriptedFault) -> None:
+        """Raises Unavailable when there is nobody whom it could happen to."""
         self._say(f"injecting: {fault}")
         if fault.do is Deed.KILL_WATCHDOG:
             if self._watchdog.pid is not None:
                 send(self._watchdog.pid, signal.SIGKILL)
-        elif fault.do in _TO_WORKERS:
+            return
+        if fault.do in _TO_WORKERS:
             await self._signal_worker(fault, _TO_WORKERS[fault.do])
-        elif fault.do in AILMENTS:
-            node, wanted = await self._node_of(fault), disturbance_of(fault)
-            await _taken(request_disturbance(node.run_directory, wanted), fault)
-        elif fault.do is Deed.FLIP_BIT:
-            rank = fault.rank or 0
-            flip = BitFlip(rank=rank, step=fault.at.step, bit=12 if fault.bit is None else fault.bit)
-            directory = (await self._node_of(fault)).run_directory
-            request_bit_flip(directory, flip)
-            await _taken(bit_flip_file(directory, rank), fault)
-        elif fault.do is Deed.NAN:
-            rank, directory = fault.rank or 0, (await self._node_of(fault)).run_directory
-            request_nan(directory, NanOutput(rank=rank, step=fault.at.step, steps=fault.steps or 1))
-            await _taken(nan_file(directory, rank), fault)
-        elif (happening := _on_simulated(fault)) is not None:
-            inject(str((await self._node_of(fault)).run_directory), happening)
-        else:
-            self._do_to_node(fault, await self._node_of(fault))
-
-    def _do_to_node(self, fault: ScriptedFault, node: LocalNode) -> None:
+            return
+        node, rank, step = await self._node_of(fault), fault.rank or 0, fault.at.step
+        directory = node.run_directory
         match fault.do:
+            case Deed.FLIP_BIT:
+                bit = 12 if fault.bit is None else fault.bit
+                request_bit_flip(directory, BitFlip(rank=rank, step=step, bit=bit))
+                await _taken(bit_flip_file(directory, rank), fault)
+            case Deed.NAN:
+                request_nan(directory, NanOutput(rank=rank, step=step, steps=fault.steps or 1))
+                await _taken(nan_file(directory, rank), fault)
             case Deed.KILL_NODE:
                 node.kill()
             case Deed.KILL_LAUNCHER:
@@ -189,6 +159,10 @@ class Injector:
                 cut = asyncio.create_task(self._cluster.cut_off(node.name, fault.seconds or PARTITION_S))
                 self._partitions.add(cut)
                 cut.add_done_callback(self._partitions.discard)
+            case _ if fault.do in AILMENTS:
+                await _taken(request_disturbance(directory, disturbance_of(fault)), fault)
+            case _:
+                inject(str(directory), _of_simulated(fault))
 
     async def _signal_worker(self, fault: ScriptedFault, number: signal.Signals) -> None:
         """Send the signal to the process of the rank, which must be one that runs."""
@@ -207,11 +181,11 @@ class Injector:
             name = fault.node
             if name is None and (rank := await self._rank(fault.rank)) is not None:
                 name = rank.node
-            node = self._cluster.node(name) if name is not None else None
+            node = self._cluster.up.get(name) if name is not None else None
             if node is not None:
                 return node
             await asyncio.sleep(POLL_INTERVAL_S)
-        known = ", ".join(self._cluster.names()) or "none"
+        known = ", ".join(sorted(self._cluster.up)) or "none"
         raise Unavailable(f"{fault}: that node is not up; the nodes that are: {known}")
 
     async def _rank(self, wanted: int | None) -> RankStatus | None:
@@ -219,8 +193,8 @@ class Injector:
         return next((rank for rank in ranks or () if rank.rank == wanted), None)
 
 
-def _on_simulated(fault: ScriptedFault) -> Fault | None:
-    """What happens to a simulated GPU or its node, None where the fault is none of theirs."""
+def _of_simulated(fault: ScriptedFault) -> Fault:
+    """What happens to a simulated GPU or its node."""
     gpu = fault.gpu or 0
     match fault.do:
         case Deed.XID:
@@ -231,10 +205,9 @@ def _on_simulated(fault: ScriptedFault) -> Fault | None:
             return Fault(gpu=gpu, temperature_c=HOT_C if fault.celsius is None else fault.celsius)
         case Deed.CONDITION:
             return Fault(gpu=gpu, condition=fault.kind, text="injected")
-        case Deed.PREEMPT:
-            return Fault(gpu=0, taken_away_in_s=fault.seconds or NOTICE_GIVEN_S, text="injected notice")
         case _:
-            return None
+            assert fault.do is Deed.PREEMPT
+            return Fault(gpu=0, taken_away_in_s=fault.seconds or NOTICE_GIVEN_S, text="injected notice")
 
 
 async def _taken(request: Path, fault: ScriptedFault) -> None:

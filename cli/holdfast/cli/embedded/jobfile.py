@@ -84,14 +84,11 @@ def read_job_file(file: Path) -> TrainingJob:
     return read_trainingjob(jobs[0])
 
 
-class _File:
+class _File(str):
     """A file in a sentence: shown bare, not in quotes."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __repr__(self) -> str:
-        return str(self.path)
+    __slots__ = ()
+    __repr__ = str.__str__
 
 
 def _refused(file: Path, why: str) -> InvalidInput:
@@ -119,7 +116,17 @@ def prepare(job: TrainingJob, job_file: Path, nodes: int | None, checkpoints: Pa
     home = job_file.absolute().parent
     if job.spec.suspend:
         raise InvalidSpec(Problem("spec.suspend", value=True, fix="set it to false: nothing of the job would run"))
-    job = _with_nodes(job, nodes) if nodes is not None else job
+    if nodes is not None:
+        allowed = job.spec.nodes
+        if not allowed.min <= nodes <= allowed.max:
+            fix = f"the job allows {allowed.min} to {allowed.max} (spec.nodes.min and spec.nodes.max)"
+            raise InvalidInput(Problem("--nodes", nodes, fix))
+        model_ranks = job.spec.parallelism.tensor * job.spec.parallelism.pipeline
+        if nodes * job.spec.local_size() % model_ranks:
+            processes = f"{nodes} x {job.spec.local_size()} processes"
+            fix = f"{processes} do not divide by {model_ranks} (tensor x pipeline)"
+            raise InvalidSpec(Problem("--nodes", nodes, fix))
+        job = _replace(job, "nodes", max=nodes)
     uri = job.spec.checkpoint.uri
     if uri is None:
         uri = str(checkpoints)
@@ -131,18 +138,6 @@ def prepare(job: TrainingJob, job_file: Path, nodes: int | None, checkpoints: Pa
     return Prepared(_replace(job, "checkpoint", uri=uri), _entrypoint(job.spec.entrypoint, home), home)
 
 
-def _with_nodes(job: TrainingJob, nodes: int) -> TrainingJob:
-    allowed = job.spec.nodes
-    if not allowed.min <= nodes <= allowed.max:
-        fix = f"the job allows {allowed.min} to {allowed.max} (spec.nodes.min and spec.nodes.max)"
-        raise InvalidInput(Problem("--nodes", nodes, fix))
-    model_ranks = job.spec.parallelism.tensor * job.spec.parallelism.pipeline
-    if nodes * job.spec.local_size() % model_ranks:
-        fix = f"{nodes} x {job.spec.local_size()} processes do not divide by {model_ranks} (tensor x pipeline)"
-        raise InvalidSpec(Problem("--nodes", nodes, fix))
-    return _replace(job, "nodes", max=nodes)
-
-
 def _replace(job: TrainingJob, section: str, **changes: Any) -> TrainingJob:
     """A copy with other fields in one section of the spec."""
     changed = getattr(job.spec, section).model_copy(update=changes)
@@ -151,20 +146,16 @@ def _replace(job: TrainingJob, section: str, **changes: Any) -> TrainingJob:
 
 def _entrypoint(words: tuple[str, ...], home: Path) -> tuple[str, ...]:
     program, *arguments = words
-    if program == "-m":
-        if not arguments:
-            raise _missing("-m", "name the module to run after -m")
+    if program == "-m" and arguments:
         return ("-m", *arguments)
-    if program.endswith(".py"):
-        script = home / program
-        if not script.is_file():
-            raise _missing(program, f"there is no such file in {home}, where the job file is")
-        return (str(script), *arguments)
-    found = shutil.which(program, path=str(home)) or shutil.which(program)
-    if found is None:
-        raise _missing(program, "it is neither a .py file, nor -m and a module, nor a program that is installed")
-    return ("--no-python", found, *arguments)
-
-
-def _missing(program: str, fix: str) -> InvalidInput:
-    return InvalidInput(Problem("spec.entrypoint[0]", program, fix))
+    if program == "-m":
+        fix = "name the module to run after -m"
+    elif program.endswith(".py"):
+        if (script := home / program).is_file():
+            return (str(script), *arguments)
+        fix = f"there is no such file in {home}, where the job file is"
+    else:
+        if found := shutil.which(program, path=str(home)) or shutil.which(program):
+            return ("--no-python", found, *arguments)
+        fix = "it is neither a .py file, nor -m and a module, nor a program that is installed"
+    raise InvalidInput(Problem("spec.entrypoint[0]", program, fix))

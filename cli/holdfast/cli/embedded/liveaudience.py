@@ -1,8 +1,7 @@
 """Watching a run on a terminal that is redrawn in place."""
 
-import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -12,12 +11,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.api.incident import Incident, IncidentState
-from holdfast.api.status import JobPhase, RankStatus
+from holdfast.api.incident import IncidentState
+from holdfast.api.status import JobPhase
 from holdfast.api.telemetry import ProcessState
-from holdfast.cli.view.incident import culprit_text, in_one_line, rung_text
-from holdfast.cli.view.news import Picture, news, progress
-from holdfast.cli.view.table import ago, number, seconds
+from holdfast.cli.embedded.audience import Picture, news, progress
+from holdfast.cli.output import UNKNOWN, ago, number, seconds
+from holdfast.cli.view import culprit_text, in_one_line, rung_text
 
 PHASE_STYLES = {
     JobPhase.RUNNING: "bold green",
@@ -36,7 +35,7 @@ MESSAGES_SHOWN = 8
 
 
 class LiveAudience:
-    """Draws the newest picture. Entered as a context, it owns the terminal until it is left."""
+    """Draws the newest picture. `live` owns the terminal from when it is entered until it is left."""
 
     def __init__(self, clock: Callable[[], float], steps: int) -> None:
         self._clock = clock
@@ -44,13 +43,7 @@ class LiveAudience:
         self._steps = steps
         self._picture: Picture | None = None
         self._messages: deque[str] = deque(maxlen=MESSAGES_SHOWN)
-        self._live = Live(console=Console(stderr=True), auto_refresh=False)
-
-    @contextlib.contextmanager
-    def on_terminal(self) -> Iterator[None]:
-        """Hold the terminal."""
-        with self._live:
-            yield
+        self.live = Live(console=Console(stderr=True), auto_refresh=False)
 
     def say(self, text: str) -> None:
         self._messages.append(f"{self._clock() - self._started_at:6.1f}s  {text}")
@@ -65,7 +58,7 @@ class LiveAudience:
     def _draw(self) -> None:
         elapsed_s = self._clock() - self._started_at
         drawn = screen(self._picture, tuple(self._messages), elapsed_s=elapsed_s, steps=self._steps)
-        self._live.update(drawn, refresh=True)
+        self.live.update(drawn, refresh=True)
 
 
 def screen(picture: Picture | None, messages: Sequence[str], *, elapsed_s: float, steps: int) -> RenderableType:
@@ -77,37 +70,20 @@ def screen(picture: Picture | None, messages: Sequence[str], *, elapsed_s: float
     if steps:
         # A bar ends without a line break; the padding of nothing gives it a line of its own.
         parts.append(Padding(ProgressBar(total=steps, completed=picture.status.step or 0), 0))
-    parts += [_ranks(picture.ranks), _incidents(picture.incidents), told]
-    status = picture.status
-    title = Text.assemble(
-        status.job, "  ", (str(status.phase), PHASE_STYLES.get(status.phase, "bold")), f"  {elapsed_s:.0f} s"
-    )
-    return Panel(Group(*parts), title=title, title_align="left")
-
-
-def _ranks(ranks: Sequence[RankStatus]) -> Table:
-    table = Table(box=None, pad_edge=False, expand=True)
-    for header in ("rank", "node", "process", "phase", "step", "loss", "progress"):
-        table.add_column(header)
-    for rank in ranks:
-        table.add_row(
+    ranks = _table("rank", "node", "process", "phase", "step", "loss", "progress")
+    for rank in picture.ranks:
+        ranks.add_row(
             str(rank.rank),
             rank.node,
             Text(rank.process.value, style="" if rank.process is ProcessState.RUNNING else "yellow"),
-            "?" if rank.phase is None else rank.phase.name.lower(),
+            UNKNOWN if rank.phase is None else rank.phase.name.lower(),
             number(rank.step),
             number(rank.loss),
             ago(rank.progress_age_s),
         )
-    return table
-
-
-def _incidents(incidents: Sequence[Incident]) -> Table:
-    table = Table(box=None, pad_edge=False, expand=True)
-    for header in ("incident", "culprit", "cause", "answer", "first new step", "state"):
-        table.add_column(header)
-    for incident in incidents[-INCIDENTS_SHOWN:]:
-        table.add_row(
+    incidents = _table("incident", "culprit", "cause", "answer", "first new step", "state")
+    for incident in picture.incidents[-INCIDENTS_SHOWN:]:
+        incidents.add_row(
             f"{incident.id} {incident.kind}",
             culprit_text(incident),
             in_one_line(incident.cause),
@@ -115,4 +91,16 @@ def _incidents(incidents: Sequence[Incident]) -> Table:
             seconds(incident.time_to_recover_s),
             Text(incident.state.value, style=STATE_STYLES[incident.state]),
         )
+    parts += [ranks, incidents, told]
+    status = picture.status
+    title = Text.assemble(
+        status.job, "  ", (str(status.phase), PHASE_STYLES.get(status.phase, "bold")), f"  {elapsed_s:.0f} s"
+    )
+    return Panel(Group(*parts), title=title, title_align="left")
+
+
+def _table(*headers: str) -> Table:
+    table = Table(box=None, pad_edge=False, expand=True)
+    for header in headers:
+        table.add_column(header)
     return table

@@ -1,70 +1,180 @@
-"""This machine as a cluster: makes the local nodes match the plan, and reports what becomes of them."""
+"""This machine as a cluster: makes the local nodes match the plan, and reports what becomes of them.
+
+What to start and to stop (`decide`) is pure and level-triggered: nothing is remembered but what is observed, so
+that the same call after a restart decides the same. A node that went down, or that the plan avoids, is replaced by
+a node of a new name, as a cluster replaces a machine.
+"""
 
 import asyncio
 import contextlib
+import itertools
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
 
 from holdfast.api.errors import Unavailable
-from holdfast.api.plan import NodeObserved, NodeState, Plan
+from holdfast.api.plan import FromOperator, NodeObserved, NodeState, OperatorHello, Plan, ToOperator
 from holdfast.cli.embedded.childprocess import exit_text
-from holdfast.cli.embedded.link import OperatorOutbox
-from holdfast.cli.embedded.localnode import LocalNode, NodeOptions, stop_all
-from holdfast.cli.embedded.placement import Observed, PlacementOptions, Start, Stop, decide
-from holdfast.cli.embedded.relay import Relay
+from holdfast.cli.embedded.localnode import LocalNode, NodeOptions, Relay, stop_all
 
 EARLY_EXIT_S: Final = 10.0  # a launcher that fails within this never did any work
 EARLY_EXITS_MAX: Final = 3  # in a row; then starting more of them helps nobody
 AGENT_PAUSE_S: Final = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class PlacementOptions:
+    """How this machine plays a cluster: whether new machines can be had, and how long one takes to come."""
+
+    replaces: bool = True
+    delay_s: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The local nodes: those up, oldest first; those down and not yet replaced, with when they went down.
+
+    `highest` is the highest number given to a node so far. `evicted` are nodes that were taken out of service and
+    may be returned, the first one first.
+    """
+
+    up: tuple[str, ...] = ()
+    down: tuple[tuple[str, float], ...] = ()
+    highest: int = 0
+    evicted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start a node of this name; `replaces` names the one it stands in for, which is then forgotten."""
+
+    name: str
+    replaces: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Take a node down. `returnable`: it is kept away from, until somebody returns it."""
+
+    name: str
+    reason: str
+    returnable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now, and when to look again (None: when something changes)."""
+
+    actions: tuple[Start | Stop, ...] = ()
+    next_wakeup: float | None = None
+
+
+def decide(observed: Observed, plan: Plan, options: PlacementOptions, now: float) -> Decision:
+    """What makes the machine match `plan`. A node stopped now shows as down in the next observation."""
+    kept_away = {order.node: order.reason for order in (*plan.avoid, *plan.cordon)}
+    released = set(plan.release).difference(kept_away)
+    wanted = plan.members + plan.spares
+    stops = [Stop(name, kept_away[name], returnable=True) for name in observed.up if name in kept_away]
+    stops += [Stop(name, "its ranks went elsewhere") for name in observed.up if name in released]
+    kept = [name for name in observed.up if name not in kept_away and name not in released]
+    stops += [Stop(name, f"the plan wants {wanted} nodes") for name in reversed(kept[wanted:])]  # the youngest
+    if stops:
+        # What replaces them is decided on the next look, when they are seen to be down.
+        return Decision(tuple(stops), next_wakeup=now)
+
+    missing = wanted - len(observed.up)
+    if missing <= 0:
+        return Decision()
+    # Nodes that were given back go before new ones.
+    gone = dict.fromkeys((*observed.evicted, *(name for name, _ in observed.down)))
+    returned = [name for name in gone if name in plan.returned and name not in kept_away][:missing]
+    waiting = [(name, since) for name, since in observed.down if name not in returned]
+    # Then nodes that stand in for nobody: at the beginning, or when the plan grew.
+    numbered = (f"node-{number}" for number in itertools.count(observed.highest + 1))
+    new_names = (name for name in numbered if name not in kept_away)
+    alone = max(0, missing - len(returned) - len(waiting))
+    starts = [Start(name, name) for name in returned]
+    starts += [Start(name) for name in itertools.islice(new_names, alone)]
+    if not options.replaces:
+        return Decision(tuple(starts))
+    due = [name for name, since in waiting if since + options.delay_s <= now][: missing - len(starts)]
+    starts += [Start(next(new_names), name) for name in due]
+    later = [since + options.delay_s for _, since in waiting if since + options.delay_s > now]
+    return Decision(tuple(starts), next_wakeup=min(later, default=None))
+
+
+class OperatorOutbox:
+    """What the operator has to say: the newest state of every node, again on each new connection."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, NodeObserved] = {}
+        self._changed = asyncio.Event()
+
+    def put(self, observed: NodeObserved) -> None:
+        # Taken out first, so that the order is that of the changes.
+        self._newest.pop(observed.node, None)
+        self._newest[observed.node] = observed
+        self._changed.set()
+
+    async def follow(self) -> AsyncGenerator[NodeObserved, None]:
+        """Everything known, then every change. One reader at a time."""
+        told: dict[str, NodeObserved] = {}
+        while True:
+            self._changed.clear()
+            for node, observed in list(self._newest.items()):
+                if told.get(node) is not observed:
+                    told[node] = observed
+                    yield observed
+            await self._changed.wait()
+
+
 class LocalCluster:
-    """The operator of one machine. `show` takes a plan at any time; `run` keeps matching the newest."""
+    """The operator of one machine, which fills `Speaker`: it hears plans, and `run` keeps matching the newest.
+
+    `up` are the nodes that are up by name, `started` the names of those that ever were.
+    """
 
     def __init__(self, node_options: NodeOptions, options: PlacementOptions, say: Callable[[str], None]) -> None:
-        self.outbox = OperatorOutbox()
+        self.up: dict[str, LocalNode] = {}
+        self.started: set[str] = set()
+        self._outbox = OperatorOutbox()
         self._node_options = node_options
         self._options = options
         self._say = say
         self._plan: Plan | None = None
         self._over = False
-        self._up: dict[str, LocalNode] = {}
         self._down: dict[str, float] = {}
         self._evicted: dict[str, None] = {}  # taken out of service; a human may return them
         self._relays: dict[str, Relay] = {}
         self._started_anew: set[str] = set()  # what the plan still releases is their earlier life
-        self._started: set[str] = set()
         self._highest = 0
         self._early_exits = 0
         self._last_line = ""
         self._changed = asyncio.Event()
         self._watchers: set[asyncio.Task[None]] = set()
 
-    def show(self, plan: Plan) -> None:
-        """Take a plan; the newest is the one that counts."""
-        self._plan = plan
-        self._started_anew &= set(plan.release)
-        self._changed.set()
+    async def speech(self) -> AsyncGenerator[FromOperator, None]:
+        yield OperatorHello(self._node_options.prepared.job.id)
+        async with contextlib.aclosing(self._outbox.follow()) as changes:
+            async for observed in changes:
+                yield observed
 
-    def node(self, name: str) -> LocalNode | None:
-        """A node that is up."""
-        return self._up.get(name)
+    def hear(self, shown: ToOperator) -> None:
+        """Take a plan; the newest is the one that counts. Reports are not read."""
+        if isinstance(shown, Plan):
+            self._plan = shown
+            self._started_anew &= set(shown.release)
+            self._changed.set()
 
-    def names(self) -> tuple[str, ...]:
-        """The nodes that are up."""
-        return tuple(sorted(self._up))
-
-    def ever_started(self) -> frozenset[str]:
-        """The nodes that were ever up."""
-        return frozenset(self._started)
+    def lost(self) -> None:
+        """The plan stands until another one is shown."""
 
     def announce_drain(self, name: str, reason: str) -> None:
         """Somebody wants the node empty, as `kubectl drain` does; it is stopped once the plan releases it."""
-        self.outbox.put(NodeObserved(name, NodeState.DRAINING, reason))
+        self._outbox.put(NodeObserved(name, NodeState.DRAINING, reason))
 
     async def cut_off(self, name: str, seconds: float) -> None:
         """Let nothing pass between the node and the watchdog for so long. Raises Unavailable without a relay."""
@@ -89,7 +199,7 @@ class LocalCluster:
     async def drain(self, within_s: float) -> None:
         """Let launchers end on their own, as they do when the job is over. None is started any more."""
         self._over = True
-        ends = [node.launcher.ended for node in self._up.values()]
+        ends = [node.launcher.ended for node in self.up.values()]
         if ends:
             await asyncio.wait(ends, timeout=within_s)
 
@@ -98,74 +208,59 @@ class LocalCluster:
         for watcher in self._watchers:
             watcher.cancel()
         await asyncio.gather(*self._watchers, return_exceptions=True)
-        await stop_all(list(self._up.values()))
+        await stop_all(list(self.up.values()))
         for relay in self._relays.values():
             await relay.close()
 
     async def _match(self, now: float) -> float | None:
+        """Do what is to be done now; returns when to look again."""
         if self._plan is None or self._over:
             return None
-        observed = Observed(tuple(self._up), tuple(self._down.items()), self._highest, tuple(self._evicted))
+        observed = Observed(tuple(self.up), tuple(self._down.items()), self._highest, tuple(self._evicted))
         release = tuple(name for name in self._plan.release if name not in self._started_anew)
         decision = decide(observed, msgspec.structs.replace(self._plan, release=release), self._options, now)
         for action in decision.actions:
-            match action:
-                case Start():
-                    self._start(action)
-                case Stop():
-                    await self._stop(action)
+            if isinstance(action, Start):
+                self._start(action.name, action.replaces)
+                if action.name in self._plan.release:
+                    self._started_anew.add(action.name)
+            elif (node := self.up.get(action.name)) is not None:
+                self._say(f"{action.name} is taken out of service: {action.reason}")
+                if action.returnable:
+                    self._evicted[action.name] = None
+                self._lose(node, action.reason, says_gone=not action.returnable)
+                await stop_all([node])
         return decision.next_wakeup
 
-    def _start(self, action: Start) -> None:
-        node = LocalNode(action.name, self._options_of(action.name))
-        if action.replaces is not None:
-            self._replace(action.name, action.replaces)
-        self._highest = max(self._highest, int(action.name.rpartition("-")[2]))
-        self._up[action.name] = node
-        self._started.add(action.name)
-        if self._plan is not None and action.name in self._plan.release:
-            self._started_anew.add(action.name)
-        self.outbox.put(NodeObserved(action.name, NodeState.READY))
+    def _start(self, name: str, replaces: str | None) -> None:
+        """Start a node. It stands in for `replaces`, which may be the same node, given back."""
+        options = self._node_options
+        if options.relayed:  # where it may be cut off, its way to the watchdog goes by a relay of its own
+            relay = self._relays[name] = self._relays.get(name) or Relay(options.watchdog)
+            options = replace(options, watchdog=relay.address)
+        node = self.up[name] = LocalNode(name, options)
+        if replaces is not None:
+            self._down.pop(replaces, None)
+        if replaces == name:
+            self._evicted.pop(name, None)
+            self._say(f"{name} is back")
+        elif replaces is not None:
+            self._say(f"{name} takes the place of {replaces}")
+            if replaces in self._evicted:  # The machine was kept for as long as it might have been returned.
+                self._outbox.put(NodeObserved(replaces, NodeState.GONE, f"{name} took its place"))
+        self._highest = max(self._highest, int(name.rpartition("-")[2]))
+        self.started.add(name)
+        self._outbox.put(NodeObserved(name, NodeState.READY))
         for watch in (self._watch_launcher(node), self._watch_agent(node)):
             watcher = asyncio.create_task(watch)
             self._watchers.add(watcher)
             watcher.add_done_callback(self._watchers.discard)
 
-    def _options_of(self, name: str) -> NodeOptions:
-        """What the node is started with: where it may be cut off, its way to the watchdog goes by a relay."""
-        if not self._node_options.relayed:
-            return self._node_options
-        relay = self._relays.get(name)
-        if relay is None:
-            relay = self._relays[name] = Relay(self._node_options.watchdog)
-        return replace(self._node_options, watchdog=relay.address)
-
-    def _replace(self, name: str, gone: str) -> None:
-        """`name` stands in for `gone`, which may be the same node, given back."""
-        self._down.pop(gone, None)
-        if name == gone:
-            self._evicted.pop(name, None)
-            self._say(f"{name} is back")
-            return
-        self._say(f"{name} takes the place of {gone}")
-        if gone in self._evicted:  # The machine was kept for as long as it might have been returned.
-            self.outbox.put(NodeObserved(gone, NodeState.GONE, f"{name} took its place"))
-
-    async def _stop(self, action: Stop) -> None:
-        node = self._up.get(action.name)
-        if node is None:
-            return
-        self._say(f"{action.name} is taken out of service: {action.reason}")
-        if action.returnable:
-            self._evicted[action.name] = None
-        self._lose(node, action.reason, says_gone=not action.returnable)
-        await stop_all([node])
-
     async def _watch_launcher(self, node: LocalNode) -> None:
         started_at = time.monotonic()
         code = await asyncio.shield(node.launcher.ended)
         await asyncio.to_thread(node.forget_memory)
-        if self._up.get(node.name) is not node:
+        if self.up.get(node.name) is not node:
             return
         if code > 0 and time.monotonic() - started_at < EARLY_EXIT_S:
             self._early_exits += 1
@@ -176,17 +271,17 @@ class LocalCluster:
         await node.agent.stop()
 
     async def _watch_agent(self, node: LocalNode) -> None:
-        while self._up.get(node.name) is node:
+        while self.up.get(node.name) is node:
             await asyncio.shield(node.agent.ended)
             # A launcher that dies at the same moment means that the node is gone, not the agent.
             await asyncio.sleep(AGENT_PAUSE_S)
-            if self._up.get(node.name) is node:
+            if self.up.get(node.name) is node:
                 self._say(f"the agent of {node.name} ended; starting it again")
-                node.restart_agent()
+                node.start_agent()
 
     def _lose(self, node: LocalNode, reason: str, *, says_gone: bool = True) -> None:
-        del self._up[node.name]
+        del self.up[node.name]
         self._down[node.name] = time.monotonic()
         if says_gone:
-            self.outbox.put(NodeObserved(node.name, NodeState.GONE, reason))
+            self._outbox.put(NodeObserved(node.name, NodeState.GONE, reason))
         self._changed.set()

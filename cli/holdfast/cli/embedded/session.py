@@ -1,13 +1,10 @@
 """One embedded run from start to end: watchdog, local nodes, faults, and everything put away afterwards."""
 
 import asyncio
-import contextlib
 import dataclasses
 import shutil
 import signal
-from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 import msgspec
@@ -15,39 +12,26 @@ import msgspec
 from holdfast.api.errors import Unavailable
 from holdfast.api.status import JobPhase
 from holdfast.api.trainingjob import policy_of
-from holdfast.cli.embedded.audience import Audience, follow
+from holdfast.cli.embedded.audience import Audience, Picture, follow
 from holdfast.cli.embedded.faultscript import ScriptedFault, drills_of, is_relayed, variables_of
 from holdfast.cli.embedded.injector import Injector
 from holdfast.cli.embedded.jobfile import Prepared
-from holdfast.cli.embedded.link import WatchdogLink
-from holdfast.cli.embedded.localcluster import LocalCluster
+from holdfast.cli.embedded.localcluster import LocalCluster, PlacementOptions
 from holdfast.cli.embedded.localnode import NodeOptions
-from holdfast.cli.embedded.placement import PlacementOptions
-from holdfast.cli.embedded.watchdogprocess import WatchdogProcess
+from holdfast.cli.embedded.watchdog import WatchdogLink, WatchdogProcess
 from holdfast.cli.statedirectory import RunningJob, StateDirectory, run_lock
-from holdfast.cli.view.news import Picture
 
 DRAIN_S: Final = 5.0
 VERDICT_S: Final = 2.0
 
 
-class Beginning(Enum):
-    """What is done with what an earlier run left."""
-
-    RESUME = "resume"
-    FRESH = "fresh"
-
-
-class Conduct(Enum):
-    """What is done about faults."""
-
-    HEAL = "heal"
-    OBSERVE = "observe"  # what would be done is told
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """One run. `listen` is where the watchdog listens; port 0 takes any. `conduct`: what it does about faults."""
+    """One run. `listen` is where the watchdog listens; port 0 takes any.
+
+    `starts_over`: what an earlier run left is removed, else it is gone on from. `observes`: what would be done
+    about faults is told, and nothing is done.
+    """
 
     prepared: Prepared
     job_file: str
@@ -55,8 +39,8 @@ class RunOptions:
     placement: PlacementOptions
     faults: tuple[ScriptedFault, ...] = ()
     listen: str = "127.0.0.1:0"
-    beginning: Beginning = Beginning.RESUME
-    conduct: Conduct = Conduct.HEAL
+    starts_over: bool = False
+    observes: bool = False
 
 
 class Interrupted(Exception):
@@ -87,8 +71,7 @@ async def run_session(options: RunOptions, audience: Audience) -> Picture:
 async def _run(
     options: RunOptions, address: str, audience: Audience, link: WatchdogLink, watchdog: WatchdogProcess
 ) -> Picture:
-    observes = options.conduct is Conduct.OBSERVE
-    if observes:
+    if options.observes:
         audience.say("observing only: what would be done about a fault is told, and nothing is done")
     before = await link.status()
     if before is not None and before.phase is JobPhase.SUCCEEDED:
@@ -97,27 +80,33 @@ async def _run(
     if before is not None and before.phase is JobPhase.FAILED:
         audience.say("an earlier run failed; this one goes on from its newest checkpoint")
         await link.restart("the job was run again after it had failed")
-    elif before is not None and observes:
-        await link.restart(
-            "the job was run again after it had been stopped"
-        )  # that none of its workers is left is no fault
-    await link.submit(msgspec.structs.replace(policy_of(options.prepared.job), observe=observes))
-    if options.beginning is Beginning.FRESH:
+    elif before is not None and options.observes:
+        # That none of its workers is left is no fault.
+        await link.restart("the job was run again after it had been stopped")
+    await link.submit(msgspec.structs.replace(policy_of(options.prepared.job), observe=options.observes))
+    if options.starts_over:
         # The job may have named a place of its own, where what was saved before stays.
         await link.restart("the run was told to start over (--fresh)", fresh=True)
-    cluster = LocalCluster(_node_options(options, address), options.placement, audience.say)
+    nodes = NodeOptions(
+        prepared=options.prepared,
+        directory=options.directory,
+        watchdog=address,
+        relayed=is_relayed(options.faults),
+        variables=variables_of(options.faults),
+        drills=drills_of(options.faults, gpus=options.prepared.job.spec.local_size()),
+    )
+    cluster = LocalCluster(nodes, options.placement, audience.say)
     following = asyncio.create_task(follow(link, audience))
     others = [
         asyncio.create_task(watchdog.supervise()),
-        asyncio.create_task(link.operate(cluster.outbox, cluster.show)),
+        asyncio.create_task(link.operate(cluster)),
         asyncio.create_task(cluster.run()),
     ]
     injector = Injector(link, cluster, watchdog, audience.say)
     if options.faults:
         others.append(asyncio.create_task(_inject(options, injector)))
     try:
-        with _interruptible() as interrupted:
-            picture = await _first_to_end(following, others, interrupted)
+        picture = await _first_to_end(following, others)
         await cluster.drain(DRAIN_S)
         return dataclasses.replace(picture, missed=injector.missed)
     finally:
@@ -127,10 +116,11 @@ async def _run(
         await cluster.stop()
 
 
-async def _first_to_end(
-    following: asyncio.Task[Picture], others: list[asyncio.Task[None]], interrupted: asyncio.Event
-) -> Picture:
-    """The last picture of the job, unless something else ends the run first."""
+async def _first_to_end(following: asyncio.Task[Picture], others: list[asyncio.Task[None]]) -> Picture:
+    """The last picture of the job, unless something else or a signal ends the run first."""
+    loop, interrupted = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupted.set)
     signalled = asyncio.create_task(interrupted.wait())
     try:
         await asyncio.wait((following, signalled, *others), return_when=asyncio.FIRST_COMPLETED)
@@ -145,6 +135,9 @@ async def _first_to_end(
         raise Interrupted
     finally:
         signalled.cancel()
+        # Stopping takes seconds at most; a second Ctrl-C must not leave half of it undone.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, lambda: None)
 
 
 async def _inject(options: RunOptions, injector: Injector) -> None:
@@ -153,43 +146,13 @@ async def _inject(options: RunOptions, injector: Injector) -> None:
     await asyncio.Event().wait()
 
 
-def _node_options(options: RunOptions, address: str) -> NodeOptions:
-    job = options.prepared.job
-    return NodeOptions(
-        job=job.id,
-        directory=options.directory,
-        watchdog=address,
-        local_size=job.spec.local_size(),
-        entrypoint=options.prepared.entrypoint,
-        working_directory=options.prepared.working_directory,
-        heartbeat_interval_s=job.spec.fault_policy.heartbeat.interval.total_seconds(),
-        relayed=is_relayed(options.faults),
-        variables=variables_of(options.faults),
-        drills=drills_of(options.faults, gpus=job.spec.local_size()),
-    )
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[asyncio.Event]:
-    loop = asyncio.get_running_loop()
-    interrupted = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, interrupted.set)
-    try:
-        yield interrupted
-    finally:
-        # Stopping takes seconds at most; a second Ctrl-C must not leave half of it undone.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, lambda: None)
-
-
 def _lay_out(options: RunOptions) -> None:
     directory = options.directory
     held = directory.running_job()
     job = options.prepared.job.id
     if held is not None and held.job != job:
         raise Unavailable(f"{directory.root} belongs to the job {held.job}; give {job} another --state-dir")
-    if options.beginning is Beginning.FRESH:
+    if options.starts_over:
         # What a run made goes, by name: a folder the user named may hold other things as well.
         for folder in (directory.logs, directory.checkpoints, directory.root / "nodes"):
             shutil.rmtree(folder, ignore_errors=True)
