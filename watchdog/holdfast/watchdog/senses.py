@@ -37,10 +37,11 @@ class Senses:
         proofs: list[Finding | Event] = []
         for judge in self._subscribers[type(sample)]:
             try:
-                proofs.extend(judge.observe(sample, now))
+                if found := judge.observe(sample, now):
+                    proofs.extend(found)
             except Exception:
                 self._failed(judge)
-        return _events(proofs)
+        return _events(proofs) if proofs else ()
 
     def elapse(self, now: float) -> tuple[Event, ...]:
         """What silence up to `now` proves."""

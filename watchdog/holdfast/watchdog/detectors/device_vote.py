@@ -76,9 +76,11 @@ class DeviceVoteDetector(Detector):
 
     def observe(self, sample: Sample, now: float) -> Sequence[Finding | ReplicasAgreed]:
         """Take the answers of a report; what they complete is judged."""
+        if isinstance(sample, Reported) and not sample.report.events:
+            return ()  # nearly every one
         if self._round.follow(sample):
             self._begin()
-        if not isinstance(sample, Reported) or not sample.report.events:
+        if not isinstance(sample, Reported):
             return ()
         proofs: list[Finding | ReplicasAgreed] = []
         world, number = self._round.world_size, self._round.number

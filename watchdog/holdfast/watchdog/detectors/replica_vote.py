@@ -143,10 +143,12 @@ class ReplicaVoteDetector(Detector):
 
     def observe(self, sample: Sample, now: float) -> Sequence[Finding | ReplicasAgreed]:
         """Count the votes of a report; what it completes is judged."""
+        if isinstance(sample, Reported) and not sample.report.events:
+            return ()  # nearly every one
         if self._round.follow(sample):
             self._begin()
         number = self._round.number
-        if not isinstance(sample, Reported) or not sample.report.events or number is None:
+        if not isinstance(sample, Reported) or number is None:
             return ()
         proofs: list[Finding | ReplicasAgreed] = []
         ranks = self._round.ranks_on(sample.report.node)
