@@ -11,7 +11,6 @@ from redis_server import RedisServer
 
 from holdfast.api.errors import Damaged, Fenced, InvalidInput, Unavailable
 from holdfast.api.event import MemberLeft
-from holdfast.watchdog.leadership import Lock
 from holdfast.watchdog.store.redis import RedisLease, RedisStore
 from holdfast.watchdog.store.redislink import RedisLink
 from holdfast.watchdog.store.store import START, Fence
@@ -45,9 +44,9 @@ def taken(lease: RedisLease) -> Fence:
 
 def test_one_takes_it_and_the_other_does_not(lease_for: Leases, raw: redis.Redis) -> None:
     first, second = lease_for("first"), lease_for("second")
-    assert first.look() is Lock.FREE
+    assert not first.is_held()
     assert first.take() == 1
-    assert second.look() is Lock.HELD
+    assert second.is_held()
     assert second.take() is None
     assert raw.get(LOCK).startswith(b"first/")
     assert 0 < raw.pttl(LOCK) <= TTL_S * 1000
@@ -95,7 +94,7 @@ def test_a_lock_that_expired_and_was_taken_is_lost_for_good(
     second.release()
     with pytest.raises(Fenced):
         first.renew(old)
-    assert second.look() is Lock.FREE
+    assert not second.is_held()
     RedisStore(link_to()).append("a/job", [MemberLeft("a", "")], at=1.0, after=START, fence=new)
 
 
@@ -130,10 +129,10 @@ def test_only_the_holder_releases(lease_for: Leases) -> None:
     first, second = lease_for("first"), lease_for("second")
     first.take()
     second.release()
-    assert second.look() is Lock.HELD
+    assert second.is_held()
     first.release()
     first.release()
-    assert second.look() is Lock.FREE
+    assert not second.is_held()
 
 
 def test_two_lives_of_one_pod_are_two_holders(lease_for: Leases) -> None:
@@ -143,7 +142,7 @@ def test_two_lives_of_one_pod_are_two_holders(lease_for: Leases) -> None:
 
 def test_a_taking_whose_answer_was_lost_is_found_to_be_ours(lease_for: Leases, line: LossyLine) -> None:
     lease = lease_for("first", line.port)
-    lease.look()
+    lease.is_held()
     assert lease.take() == 1
     lease.release()
     line.loss = Loss.ANSWERS

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.api.errors import Damaged, Fenced, Unavailable
-from holdfast.watchdog.leadership import TRIED_AGAIN_WITHIN_S, Leadership, Lock
+from holdfast.watchdog.leadership import TRIED_AGAIN_WITHIN_S, Leadership
 from holdfast.watchdog.store.redislink import PAUSE_S, TIMEOUT_S
 from holdfast.watchdog.store.store import Fence
 
@@ -42,8 +42,8 @@ class ScriptedStore:
         self.keep_up: int | None = 2
         self.uncounted: tuple[float, float] = (0.0, 0.0)
 
-    def look(self) -> Lock:
-        return Lock.FREE if self._called("look") >= self.freed_at else Lock.HELD
+    def is_held(self) -> bool:
+        return self._called("look") < self.freed_at
 
     def take(self) -> Fence | None:
         self._called("take")

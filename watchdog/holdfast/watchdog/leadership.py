@@ -13,7 +13,6 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable
-from enum import Enum
 from typing import Protocol
 
 import aiohttp
@@ -46,18 +45,11 @@ ASKS = 4
 # the same step in which the lock changes hands, and every write of the one before is refused from then on.
 
 
-class Lock(Enum):
-    """How the lock stands, for one who does not hold it."""
-
-    FREE = "free"
-    HELD = "held"
-
-
 class Lease(Protocol):
     """The port of the lock. Every call raises Unavailable when it cannot be asked now."""
 
-    def look(self) -> Lock:
-        """How it stands. Changes nothing."""
+    def is_held(self) -> bool:
+        """Whether somebody holds it. Changes nothing."""
 
     def take(self) -> Fence | None:
         """Take the lock when it is free, and the fence with it; None while somebody else holds it."""
@@ -142,12 +134,12 @@ class Leadership:
             try:
                 # Looked at first, because Redis carries out late what it was asked while it hung: a look changes
                 # nothing then, but a `take` would, from a leader that only waited for Redis as we did.
-                lock = self._lease.look()
+                is_held = self._lease.is_held()
                 if self._trouble is not None:
                     # The leader's lease has run out by no fault of its own. It gets the time of its next renewal,
                     # or every outage of the store would end in a change of leader.
                     not_before = clock() + self._ttl_s / RENEWALS_PER_LEASE + TRIED_AGAIN_WITHIN_S
-                elif lock is Lock.FREE and clock() >= not_before and (fence := self._lease.take()) is not None:
+                elif not is_held and clock() >= not_before and (fence := self._lease.take()) is not None:
                     logger.info("leading fence=%d", fence)
                     return fence
                 self._note_trouble(None)

@@ -53,7 +53,6 @@ from holdfast.api.errors import Damaged, Fenced, Malformed, Unavailable
 from holdfast.api.event import Event, Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionOutcome
-from holdfast.watchdog.leadership import Lock
 from holdfast.watchdog.store.redislink import RedisLink
 from holdfast.watchdog.store.store import BOUND, PAGE_LINES, Bound, Extent, Fence, Snapshot, placed
 
@@ -454,8 +453,8 @@ class RedisLease:
         self._ttl_ms = int(ttl_s * 1000)
         self._checked = False
 
-    def look(self) -> Lock:
-        return Lock.HELD if self._link.ask("EXISTS", LOCK) else Lock.FREE
+    def is_held(self) -> bool:
+        return bool(self._link.ask("EXISTS", LOCK))
 
     def take(self) -> Fence | None:
         """Raises InvalidInput, too, when this Redis must not be used as it is run."""
