@@ -203,7 +203,7 @@ def _definition(
         "storage": True,
         "schema": {"openAPIV3Schema": root},
         "subresources": subresources,
-        "additionalPrinterColumns": msgspec.to_builtins(columns),
+        "additionalPrinterColumns": [msgspec.to_builtins(column) for column in columns],
     }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
