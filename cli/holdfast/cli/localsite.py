@@ -129,6 +129,9 @@ class LocalSite(WatchdogSite):
     def statuses(self) -> tuple[SeenStatus, ...]:
         return (self.source().status(),)
 
+    def client(self) -> WatchdogClient:
+        return self.source().client()
+
     def source(self) -> LocalSource:
         told, named = self._target.state_dir, self._target.job
         source = LocalSource(find_state_directory(told) if told is not None or named is None else _find(named))

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.event import Journaled
@@ -24,9 +24,6 @@ from holdfast.cli.target import Target, only_one, split_job
 from holdfast.cli.view import ended_text
 from holdfast.cli.watchdogclient import DirectLine, WatchdogClient, job_statuses
 from holdfast.wire.access import Access, Address, Credential, Trust
-
-if TYPE_CHECKING:
-    from holdfast.cli.site import JobSource
 
 Document = dict[str, Any]
 DEFAULT_NAMESPACE: Final = "default"
@@ -97,8 +94,8 @@ class WatchdogSite(ABC):
     """Jobs where there is no cluster: interventions are handed straight to the job's watchdog."""
 
     @abstractmethod
-    def source(self) -> "JobSource":
-        """The job that the target names, or the only one. Raises InvalidInput naming those to choose from."""
+    def client(self) -> WatchdogClient:
+        """Of the job that the target names, or the only one. Raises InvalidInput naming those to choose from."""
 
     def check(self, document: Document) -> Document:
         """Have the server check an Intervention and change nothing: there is none that could."""
@@ -113,7 +110,7 @@ class WatchdogSite(ABC):
         from holdfast.api.interventionspec import read_intervention, request_of
 
         name = f"{document['metadata']['generateName']}{secrets.token_hex(4)}"
-        request, client = request_of(read_intervention(document), name), self.source().client()
+        request, client = request_of(read_intervention(document), name), self.client()
         deadline = time.monotonic() + timeout_s
         while True:
             outcome = client.intervene(request)
@@ -144,6 +141,9 @@ class AddressSite(WatchdogSite):
         if self._target.job is not None:
             return (self.source().status(),)
         return tuple(seen(status) for status in job_statuses(self._line))
+
+    def client(self) -> WatchdogClient:
+        return self.source().client()
 
     def source(self) -> WatchdogSource:
         named = self._target.job
