@@ -139,6 +139,38 @@ def test_a_nan_in_the_last_step_is_no_success(tmp_path: Path, where: str, culpri
     assert "step-00000010" in kept, "no healthy checkpoint is left"
 
 
+SPIKES = """
+import json, sys
+from holdfast.trainer import Run, SpikeGuard
+
+run = Run(backend="gloo")
+
+def train(part):
+    guard = SpikeGuard()
+    left_out = []
+    for step in range(1, 61):
+        norm = 90.0 if (step, part.rank) in ((20, 0), (40, 1)) else 3.0 + step % 2
+        if run.should_skip(step, loss=1.0, grad_norm=norm, guard=guard):
+            left_out.append(step)
+        run.step(step, loss=1.0, grad_norm=norm)
+    with open(f"{sys.argv[1]}/rank-{part.rank}", "w") as file:
+        json.dump(left_out, file)
+
+run.enter(train)
+"""
+
+
+@pytest.mark.timeout(240)
+def test_a_spike_of_one_rank_is_left_out_by_all_and_is_no_incident(tmp_path: Path) -> None:
+    job = job_file(tmp_path, script=SPIKES, words=[str(tmp_path)], nodes="{min: 2, max: 2}")
+    state = tmp_path / "state"
+    ended = holdfast("run", job, "--state-dir", state)
+    assert ended.returncode == 0, ended.stderr
+    # At step 20 nobody knows yet what is usual.
+    assert [json.loads((tmp_path / f"rank-{rank}").read_text()) for rank in (0, 1)] == [[40], [40]]
+    assert json.loads(holdfast("incidents", "--state-dir", state, "-o", "json").stdout) == []
+
+
 LASTING_STEPS = 10_000
 LASTING = f"""
 import math, sys, time

@@ -4,6 +4,7 @@ from holdfast.api.control import Assignment
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Reentry
 from holdfast.trainer.run import Run
+from holdfast.trainer.spikeguard import SpikeGuard
 from holdfast.trainer.stay import RoundEnded
 
-__all__ = ["Run", "RoundEnded", "Assignment", "Phase", "Reentry"]
+__all__ = ["Run", "RoundEnded", "SpikeGuard", "Assignment", "Phase", "Reentry"]

@@ -26,6 +26,7 @@ from holdfast.trainer.group import RoundGroup, is_collective_failure, raised_fro
 from holdfast.trainer.hostcopy import Number, Scalar
 from holdfast.trainer.proofs import Watched
 from holdfast.trainer.record import open_record
+from holdfast.trainer.spikeguard import SpikeGuard
 from holdfast.trainer.stay import RoundEnded, Skips, Stay
 
 logger = logging.getLogger(__name__)
@@ -114,15 +115,22 @@ class Run:
             self._watched.completed(step)
         self._here().check()
 
-    def should_skip(self, step: int, *, loss: Number | None = None, grad_norm: Number | None = None) -> bool:
+    def should_skip(
+        self,
+        step: int,
+        *,
+        loss: Number | None = None,
+        grad_norm: Number | None = None,
+        guard: SpikeGuard | None = None,
+    ) -> bool:
         """Whether to leave out `optimizer.step()` at `step`, the same on every rank: on one of them `loss` or
-        `grad_norm` is NaN or infinite.
+        `grad_norm` is NaN or infinite, or the norm is a spike to `guard`, which learns from the others.
 
         Call it on every rank, after the backward pass and before the optimizer, and `step` afterwards as always.
         It reduces one number over the round's group and waits for the device. A step left out is told of and does
-        no harm; `SKIPS_IN_A_ROW` of them one after the other count as a fault.
+        no harm; `SKIPS_IN_A_ROW` that are not finite one after the other count as a fault.
         """
-        return self._skips.agree(step, loss, grad_norm)
+        return self._skips.agree(step, loss, grad_norm, guard)
 
     def watch(self, model: Module, *, part: str = "") -> None:
         """`model` is what this round trains: `step` fingerprints its parameters as often as the job wants, and

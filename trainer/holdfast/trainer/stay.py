@@ -16,6 +16,7 @@ next attempt, which looks further ahead.
 What else the ranks of a round agree on is which steps are left out (`Skips`).
 """
 
+import logging
 import math
 import threading
 from collections import deque
@@ -31,7 +32,10 @@ from holdfast.api.rankrecord import Odd, odd
 from holdfast.trainer.group import RoundGroup
 from holdfast.trainer.hostcopy import Number
 from holdfast.trainer.record import RankRecord
+from holdfast.trainer.spikeguard import SpikeGuard
 from holdfast.trainer.store import RoundStore
+
+logger = logging.getLogger(__name__)
 
 LOOK_AHEAD_S = 1.0
 """A launcher passes a request to all its workers within milliseconds; this leaves room for a slow connection."""
@@ -163,6 +167,8 @@ def _key(number: int, attempt: int) -> str:
 SKIPS_IN_A_ROW: Final = 8
 """So many skipped steps one after the other are no odd batch: they count as not finite from the first of them on,
 so that the job goes back, and in the end a human is asked."""
+# What one rank says of a step, the worst last.
+_GOOD, _SPIKE, _NOT_FINITE = 0, 1, 2
 _REMEMBERED: Final = 64  # values of a device are told a few steps late
 
 
@@ -182,12 +188,22 @@ class Skips:
     def __contains__(self, step: int) -> bool:
         return step in self._steps
 
-    def agree(self, step: int, loss: Number | None, grad_norm: Number | None) -> bool:
+    def agree(
+        self, step: int, loss: Number | None, grad_norm: Number | None, guard: SpikeGuard | None = None
+    ) -> bool:
         """Whether `step` is left out, the same on every rank. Collective; waits for the device."""
         own = (_odd(loss), _odd(grad_norm))
-        if not _any_rank(any(own), loss, grad_norm):
+        norm = None if guard is None or grad_norm is None or any(own) else float(grad_norm)
+        spikes = guard is not None and norm is not None and guard.is_spike(norm)
+        worst = _worst(_NOT_FINITE if any(own) else _SPIKE if spikes else _GOOD, loss, grad_norm)
+        if worst != _NOT_FINITE:
             self._row.clear()
-            return False
+            if guard is not None and norm is not None:
+                guard.learn(norm, skipped=worst == _SPIKE)
+            if worst == _SPIKE:
+                self.left_out(step)
+                logger.warning("a step is left out for its gradient norm step=%d grad_norm=%s", step, norm)
+            return worst == _SPIKE
         self.left_out(step)
         self._record.skipped(step, *own)
         self._row.append(step)
@@ -205,13 +221,14 @@ def _odd(value: Number | None) -> Odd:
     return Odd.FINITE if value is None else odd(float(value))
 
 
-def _any_rank(mine: bool, *values: Number | None) -> bool:
+def _worst(mine: int, *values: Number | None) -> int:
+    """Of what all ranks say."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return mine
     device = next((each.device for each in values if isinstance(each, torch.Tensor) and each.is_cuda), None)
     if device is None:
         on_device = torch.cuda.is_available() and dist.get_backend() == "nccl"
         device = torch.device("cuda", torch.cuda.current_device()) if on_device else torch.device("cpu")
-    flag = torch.tensor(int(mine), dtype=torch.int32, device=device)
+    flag = torch.tensor(mine, dtype=torch.int32, device=device)
     dist.all_reduce(flag, op=dist.ReduceOp.MAX)
-    return bool(flag.item())
+    return int(flag.item())
