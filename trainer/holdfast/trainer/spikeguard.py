@@ -13,7 +13,7 @@ from typing import Any, Final
 DECAY: Final = 0.97
 WARM_UP_STEPS: Final = 25
 SKIPS_IN_A_ROW_MAX: Final = 8
-"""So many steps left out one after the other are no spike: the norm is so now, and the next one is made, clipped."""
+"""So many steps left out in a row are no spike: the norm is so now, and the next one is made, clipped."""
 
 
 class SpikeGuard:
