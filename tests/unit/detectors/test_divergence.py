@@ -8,10 +8,15 @@ from signals import JOB, policy, rank_sample, reported, started
 
 from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
 from holdfast.api.policy import LossPolicy, XidAction
-from holdfast.watchdog.detectors.divergence import APART_TOLD_MAX, LOOKS_THAT_TELL, DivergenceDetector
+from holdfast.watchdog.detectors.divergence import (
+    APART_TOLD_MAX,
+    CHANGES_THAT_TELL,
+    LOOKS_KEPT,
+    DivergenceDetector,
+)
 
 SUSTAINED = 50
-WARM = 5 * LOOKS_THAT_TELL
+WARM = LOOKS_KEPT + 3 * CHANGES_THAT_TELL
 
 
 def falling(step: int, rank: int) -> float:
@@ -89,7 +94,7 @@ def test_what_rose_is_not_learned_as_usual() -> None:
 
 
 def test_before_it_is_known_what_is_usual_nothing_is_judged() -> None:
-    assert Job().train(LOOKS_THAT_TELL // 2).train(60, risen).found == []
+    assert Job().train(LOOKS_KEPT // 2).train(60, risen).found == []
 
 
 def test_a_loss_near_zero_that_is_noise_is_no_fault() -> None:

@@ -70,8 +70,9 @@ class Sketch:
         self._layout = int.from_bytes(hashlib.blake2b(said.encode(), digest_size=_WORD_BYTES).digest(), "little")
         self._totals = []  # One 64-bit number of all words on a device, for each of them.
         for device in sorted({tensor.device for tensor in local.values()}, key=str):
-            there = [words_of(tensor) for tensor in local.values() if tensor.device == device]
-            pieces = (piece for words in there for piece in torch.split(words, _PIECE_WORDS))
+            # The words of one tensor at a time: where they cannot be a view, they are a copy.
+            there = (tensor for tensor in local.values() if tensor.device == device)
+            pieces = (piece for tensor in there for piece in torch.split(words_of(tensor), _PIECE_WORDS))
             left = torch.cat([_folded(piece, COLUMNS[:_OF_ONE_TENSOR]) for piece in pieces])
             self._totals.append(HostCopy(_sum_of_mixed(_folded(left, COLUMNS[_OF_ONE_TENSOR:]))))
 

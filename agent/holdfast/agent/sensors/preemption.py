@@ -43,7 +43,7 @@ class CloudName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An HTTP answer; `answered` by the service's clock, None cloud_notice.when it does not say."""
+    """An HTTP answer; `answered` by the service's clock, None when it does not say."""
 
     status: int
     text: str

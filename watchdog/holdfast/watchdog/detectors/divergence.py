@@ -25,7 +25,9 @@ from holdfast.watchdog.detectors.detector import ROUNDS, Detector, Reported, Rou
 LOOKED_AT_MAX = 1024
 # A loss falls, fast at first. So a look is compared with the median of so many before it, the newest that were as
 # usual, and how far it is from that with how far those of before were; until both are known, nothing is judged.
-LOOKS_THAT_TELL = 16
+# With fewer looks a rise of a minute or two would be taken for usual as it goes on.
+LOOKS_KEPT = 48
+CHANGES_THAT_TELL = 16
 CHANGES_KEPT = 64
 # Too high: beyond what is usual by so many standard deviations (by way of the median absolute deviation, which an
 # odd value does not move), and by this share of it, whatever the deviation.
@@ -49,7 +51,7 @@ class DivergenceDetector(Detector):
         self._every_s = policy.heartbeat_interval_s
         self._round = RoundInForce(policy.job)
         # Over all rounds, of looks that were as usual: the losses, and what each was beyond those before it.
-        self._usual: deque[float] = deque(maxlen=LOOKS_THAT_TELL)
+        self._usual: deque[float] = deque(maxlen=LOOKS_KEPT)
         self._changes: deque[float] = deque(maxlen=CHANGES_KEPT)
         self._looks_at = 0.0
         self._begin()
@@ -103,12 +105,13 @@ class DivergenceDetector(Detector):
         self._step = step
         losses = [loss for _, loss in self._newest.values()]
         loss = median(losses)
-        self._too_far = _limit(losses, loss, DEVIATIONS_APART, SHARE_APART) if len(losses) > 2 else None
-        before = median(self._usual) if len(self._usual) == LOOKS_THAT_TELL else loss
-        usual = before + (median(self._changes) if self._changes else 0.0)
-        known = len(self._changes) >= LOOKS_THAT_TELL
-        if not known or loss - before <= _limit(self._changes, usual, DEVIATIONS, SHARE):
-            if len(self._usual) == LOOKS_THAT_TELL:
+        self._too_far = loss + _reach(losses, loss, DEVIATIONS_APART, SHARE_APART) if len(losses) > 2 else None
+        before = median(self._usual) if len(self._usual) == LOOKS_KEPT else loss
+        # A loss falls as it did; that it rises is never usual, or a slow rise would become so as it goes on.
+        usual = before + (min(0.0, median(self._changes)) if self._changes else 0.0)
+        known = len(self._changes) >= CHANGES_THAT_TELL
+        if not known or loss <= usual + _reach(self._changes, usual, DEVIATIONS, SHARE):
+            if len(self._usual) == LOOKS_KEPT:
                 self._changes.append(loss - before)
             self._usual.append(loss)
             self._usual_at, self._high_since, self._is_told = step, None, False
@@ -156,8 +159,8 @@ class DivergenceDetector(Detector):
         )
 
 
-def _limit(values: Sequence[float], of: float, deviations: float, share: float) -> float:
-    """Beyond which a value is not one of these any more, and is so by a share of `of`."""
+def _reach(values: Sequence[float], of: float, deviations: float, share: float) -> float:
+    """How far from its like a value may be: as these are from each other, and a share of `of` in any case."""
     middle = median(values)
     deviation = TO_SIGMA * median(abs(each - middle) for each in values)
-    return middle + max(deviations * deviation, share * abs(of))
+    return max(deviations * deviation, share * abs(of))
