@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from holdfast.api.bounds import Code, Figure, Job, Many, Name, Nodes, PerNode, Rank, Seconds, Uri, Whole
+from holdfast.api.bounds import WHOLE_MAX, Code, Figure, Job, Many, Name, Nodes, PerNode, Rank, Seconds, Uri, Whole
 from holdfast.api.selftest import TestLevel
 
 # How long a node that is being drained is kept while nobody can take its ranks.
@@ -89,8 +89,8 @@ class LossPolicy(msgspec.Struct, frozen=True):
     over (0: none of them).
     """
 
-    rewind_after: Whole
-    learning_rate_scale: Figure = 1.0
+    rewind_after: Annotated[int, msgspec.Meta(ge=1, le=WHOLE_MAX)]
+    learning_rate_scale: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     skip_batches: Whole = 0
 
 

@@ -185,6 +185,8 @@ class Checkpointer:
             skip = 0  # What is younger than what was asked for has it behind it, or was not to be changed.
         elif restore.learning_rate_scale != 1.0:
             state.scale_learning_rate(restore.learning_rate_scale)
+        if skip and restore.step is not None:
+            skip += restore.step - (position.step or 0)  # an older one had to do: up to the same place
         self._to_drop = position.to_drop + skip
         self._position = position
         self._step, self._batches = position.step or 0, position.batches + skip

@@ -172,15 +172,6 @@ def _refusals(section: type[Section]) -> list[Schema]:
     ]
 
 
-def _interventions() -> Schema:
-    spec = structural(InterventionSpec, Half.SPEC)
-    spec[RULES] = list(REQUEST_RULES)
-    status = structural(InterventionStatus, Half.STATUS)
-    names = {"kind": "Intervention", "plural": "interventions", "singular": "intervention", "shortNames": ["itv"]}
-    about = "What an on-call engineer asks for, of one job. It is done once and stays as a record."
-    return _definition(names, about, spec, status, REQUEST_COLUMNS, {"status": {}})
-
-
 def _definition(
     names: Schema, about: str, spec: Schema, status: Schema, columns: Sequence[Column], subresources: Schema
 ) -> Schema:

@@ -234,6 +234,14 @@ def test_a_skip_of_batches_and_a_smaller_learning_rate_are_done_once_and_kept(di
     assert again.optimizer.param_groups[0]["lr"] == 0.05
 
 
+def test_where_an_older_one_has_to_do_batches_are_skipped_up_to_the_same_place(directory: Path) -> None:
+    flip(directory / "step-00000003" / "index.json", random.Random(1))
+    solo = Solo(directory, round=2, restore=Restore(tier=Tier.CHECKPOINT, step=3, skip_batches=7))
+    source = [torch.full((1, 4), float(number)) for number in range(20)]
+    seen = [(step, batch[0, 0].item()) for step, batch in solo.checkpointer.steps(source, until=4)]
+    assert seen == [(3, 10.0), (4, 11.0)]
+
+
 def test_a_round_that_is_over_cannot_commit_any_more(directory: Path) -> None:
     stale = Solo(directory, round=7)
     loop = stale.checkpointer.steps([torch.zeros(1, 4)] * 20)

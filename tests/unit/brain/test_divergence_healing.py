@@ -7,7 +7,7 @@ from holdfast.api.incident import IncidentState, Rung
 from holdfast.api.policy import LossPolicy, XidAction
 from holdfast.api.round import Tier
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.brain.step import Notify
+from holdfast.watchdog.brain.step import Notify, changed
 
 RISEN = {"cause": "the loss rose and stays", "confidence": Confidence.UNKNOWN, "subject": Subject(JOB)}
 
@@ -58,3 +58,17 @@ def test_one_rank_that_is_apart_from_the_others_is_told_of_and_left_alone() -> N
     diverging(story, 97, subject=Subject(JOB, node="node-1", member="node-1", rank=0), asks=XidAction.WATCH)
     assert (story.round.number, story.state.avoided) == (number, ())
     assert (story.incident.state, story.incident.culprit.rank) == (IncidentState.RECOVERED, 0)
+
+
+def test_a_nan_after_a_divergence_is_another_fault() -> None:
+    story = diverging(running(step=150, commit=90, loss=LossPolicy(50)), 97)
+    story.run(91, restored=90)
+    story.find(FindingKind.NON_FINITE, 1, cause="loss is nan", step=96)
+    assert (story.state.phase, story.round.restore.step) == (JobPhase.RECOVERING, 90)
+
+
+def test_a_checkpoint_that_is_not_healthy_is_none_of_before() -> None:
+    story = running(step=150, commit=90, loss=LossPolicy(50)).stored(90, unhealthy=(90,))
+    story.state = changed(story.state, unhealthy_from=85)
+    diverging(story, 97)
+    assert (story.state.phase, story.incident.state) == (JobPhase.RUNNING, IncidentState.PAGED)

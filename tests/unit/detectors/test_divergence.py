@@ -28,7 +28,7 @@ class Job:
     """`nodes` of two ranks, each heard of once a second, and making ten steps; `loss` of a step and a rank."""
 
     def __init__(
-        self, *, nodes: int = 2, loss: Callable[[int, int], float] = falling, steps_a_second: int = 10
+        self, *, nodes: int = 2, loss: Callable[[int, int], float | None] = falling, steps_a_second: int = 10
     ) -> None:
         self.detector = DivergenceDetector(policy(loss=LossPolicy(SUSTAINED), heartbeat_interval_s=1.0))
         self.nodes, self.loss, self.step, self.pace, self.now = nodes, loss, 0, steps_a_second, 100.0
@@ -40,7 +40,7 @@ class Job:
         self.detector.observe(started(number, nodes=self.nodes), self.now)
         return self
 
-    def train(self, seconds: int, loss: Callable[[int, int], float] | None = None) -> "Job":
+    def train(self, seconds: int, loss: Callable[[int, int], float | None] | None = None) -> "Job":
         self.loss = loss or self.loss
         for _ in range(seconds):
             self.now += 1.0
@@ -89,7 +89,7 @@ def test_a_spike_that_passes_is_no_fault() -> None:
 
 def test_what_rose_is_not_learned_as_usual() -> None:
     job = Job().train(WARM).train(300, risen)
-    job.round(2).train(SUSTAINED // job.pace + 3, risen)
+    job.round(2, step=job.step).train(SUSTAINED // job.pace + 3, risen)
     assert [each.round for each in job.found] == [1, 2]
 
 
@@ -138,3 +138,30 @@ def test_what_is_no_number_is_no_loss(loss: float | None) -> None:
     told = (rank_sample(rank, step=job.step + 1, loss=loss) for rank in (0, 1))
     assert list(job.detector.observe(reported("n0", *told), job.now + 1.0)) == []
     assert job.train(60).found == []
+
+
+def test_a_crash_while_the_loss_falls_is_no_divergence() -> None:
+    """What is trained again from an older checkpoint has the higher loss of that time."""
+    steep = lambda step, rank: 2.0 + 9.0 * 2.718 ** (-step / 1500)  # noqa: E731
+    job = Job(loss=steep).train(400)
+    job.round(2, step=2500).train(300)
+    assert job.found == []
+    job.train(60, lambda step, rank: steep(step, rank) + 2.0)
+    assert [each.round for each in job.found] == [2], "beyond where it was, it is judged as before"
+
+
+@pytest.mark.parametrize("with_loss", [{3}, {2, 3}])
+def test_ranks_without_a_loss_do_not_count(with_loss: set[int]) -> None:
+    """As all stages of a pipeline but the last."""
+
+    def of_last_stage(step: int, rank: int) -> float | None:
+        return falling(step, rank) + 2.0 * (step > 10 * WARM) if rank in with_loss else None
+
+    job = Job(loss=of_last_stage).train(WARM + 60)
+    assert [each.asks for each in job.found] == [None]
+
+
+def test_next_to_nothing_is_not_more_than_nothing() -> None:
+    job = Job(loss=lambda step, rank: 0.0).train(WARM)
+    assert job.train(60, lambda step, rank: 1e-9).found == []
+    assert len(job.train(60, lambda step, rank: 1e-3).found) == 1

@@ -38,7 +38,7 @@ class Senses:
         for judge in self._subscribers[type(sample)]:
             try:
                 if found := judge.observe(sample, now):
-                    proofs.extend(found)
+                    proofs.extend(tuple(found))
             except Exception:
                 self._failed(judge)
         return _events(proofs) if proofs else ()
@@ -48,7 +48,7 @@ class Senses:
         proofs: list[Finding | Event] = []
         for judge in self._detectors:
             try:
-                proofs.extend(judge.elapse(now))
+                proofs.extend(tuple(judge.elapse(now)))
             except Exception:
                 self._failed(judge)
         return _events(proofs)

@@ -321,7 +321,7 @@ def _carry_out(
     if decision.rewinds:
         state = rewound(state, policy, finding)
         if finding.kind in (FindingKind.NON_FINITE, FindingKind.DIVERGENCE):
-            fault = NonFiniteFault(finding.step or 0, now)
+            fault = NonFiniteFault(finding.step or 0, now, finding.kind)
             state = changed(state, non_finite=(*state.non_finite, fault)[-KEPT_NON_FINITE:])
     if finding.kind in NODE_FAULTS and not _has_ranks(state, finding.subject.node):
         says = "the node had no ranks; nothing to heal"

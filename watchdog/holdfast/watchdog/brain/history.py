@@ -312,12 +312,13 @@ def no_help(state: JobState, finding: Finding, now: float) -> str | None:
     back always ends.
     """
     step = finding.step or 0
-    if not state.non_finite:
+    earlier = [each for each in state.non_finite if each.kind is finding.kind]
+    if not earlier:
         return None
-    before = state.non_finite[-1]
+    before = earlier[-1]
     if not any(before.step < each.step < step for each in state.checkpoints):
         return f"the job went back for the same at step {before.step}, and has saved nothing beyond that since"
-    recent = sum(1 for each in state.non_finite if each.at > now - REWINDS_WITHIN_S)
+    recent = sum(1 for each in earlier if each.at > now - REWINDS_WITHIN_S)
     if recent >= REWINDS_THAT_PAGE:
         return f"the job went back for the same {recent} times within an hour"
     return None

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from holdfast.api.checkpoint import restore_order
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind
 from holdfast.api.incident import Rung
 from holdfast.api.policy import Policy, XidAction
@@ -261,7 +262,8 @@ def _divergence(state: JobState, policy: Policy, finding: Finding, now: float) -
     first, loss = finding.step or 0, policy.loss
     at = f"{finding.cause} since step {first}"
     why = no_help(state, finding, now)
-    if why is None and not any(each.step < first for each in known_checkpoints(state)):
+    below = [each for each in known_checkpoints(state) if each.step < first]
+    if why is None and not restore_order(below[::-1], state.unhealthy_from):
         why = "no checkpoint of a step before it is there"
     if why is not None:
         return Decision(Rung.PAGE, f"{at}: {why}; training goes on", guards=("going back: it would be no help",))

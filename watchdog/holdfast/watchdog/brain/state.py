@@ -7,7 +7,7 @@ from functools import cached_property
 import msgspec
 
 from holdfast.api.checkpoint import StoredCheckpoint
-from holdfast.api.finding import ProvedBy
+from holdfast.api.finding import FindingKind, ProvedBy
 from holdfast.api.incident import Incident, IncidentState, Rung
 from holdfast.api.plan import NodeOrder, Plan
 from holdfast.api.policy import Policy
@@ -56,11 +56,12 @@ class Rewind(msgspec.Struct, frozen=True):
     round: int | None = None
 
 
-class NonFiniteFault(msgspec.Struct, frozen=True):
+class NonFiniteFault(msgspec.Struct, frozen=True, omit_defaults=True):
     """The job went back, at `at`: a loss or gradient norm was not finite at `step`, or the loss rose there."""
 
     step: int
     at: float
+    kind: FindingKind = FindingKind.NON_FINITE
 
 
 class RewindAsked(msgspec.Struct, frozen=True):

@@ -37,6 +37,7 @@ SHARE = 0.1
 DEVIATIONS_APART = 8.0
 SHARE_APART = 0.25
 APART_TOLD_MAX = 8  # of a round
+LEAST = 1e-6  # a loss of nothing at all may become that of a rounding error
 TO_SIGMA = 1.4826  # of a normal distribution: its standard deviation over its median absolute deviation
 
 
@@ -54,6 +55,7 @@ class DivergenceDetector(Detector):
         self._usual: deque[float] = deque(maxlen=LOOKS_KEPT)
         self._changes: deque[float] = deque(maxlen=CHANGES_KEPT)
         self._looks_at = 0.0
+        self._learned_to = -1  # the newest step of a look that was as usual
         self._begin()
 
     def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
@@ -73,6 +75,7 @@ class DivergenceDetector(Detector):
     def _begin(self) -> None:
         self._stride = max(1, -(-self._round.world_size // LOOKED_AT_MAX))
         self._newest: dict[int, tuple[int, float]] = {}  # by rank looked at: step and loss
+        self._mute: set[int] = set()  # ranks looked at that have no loss, as all stages of a pipeline but the last
         self._step = -1  # of the newest look
         self._usual_at: int | None = None  # the newest step at which the loss was as usual
         self._high_since: float | None = None
@@ -86,9 +89,16 @@ class DivergenceDetector(Detector):
         too_far, stride = self._too_far, self._stride
         for each in self._round.samples_in(sample):
             step, loss = each.step, each.loss
-            if step is None or loss is None or not isfinite(loss):
+            if step is None:
                 continue
-            if each.rank % stride == 0:
+            is_looked_at = each.rank % stride == 0
+            if loss is None:
+                self._mute.update((each.rank,) if is_looked_at else ())
+                continue
+            if not isfinite(loss):
+                continue
+            if is_looked_at:
+                self._mute.discard(each.rank)
                 self._newest[each.rank] = (step, loss)
             if too_far is None or loss <= too_far:
                 self._apart_since.pop(each.rank, None)
@@ -97,7 +107,8 @@ class DivergenceDetector(Detector):
 
     def _look(self, sustained: int, now: float) -> Iterator[Finding]:
         """Compare the job's loss as it is with what it was."""
-        if 2 * len(self._newest) <= len(range(0, self._round.world_size, self._stride)):
+        with_loss = len(range(0, self._round.world_size, self._stride)) - len(self._mute)
+        if not self._newest or 2 * len(self._newest) <= with_loss:
             return  # of most ranks nothing is known in this round yet
         step = int(median(step for step, _ in self._newest.values()))
         if step <= self._step:
@@ -110,10 +121,14 @@ class DivergenceDetector(Detector):
         # A loss falls as it did; that it rises is never usual, or a slow rise would become so as it goes on.
         usual = before + (min(0.0, median(self._changes)) if self._changes else 0.0)
         known = len(self._changes) >= CHANGES_THAT_TELL
-        if not known or loss <= usual + _reach(self._changes, usual, DEVIATIONS, SHARE):
-            if len(self._usual) == LOOKS_KEPT:
-                self._changes.append(loss - before)
-            self._usual.append(loss)
+        # What is trained again has the loss of that time, which is higher than what was usual last.
+        is_again = step <= self._learned_to
+        if is_again or not known or loss <= usual + _reach(self._changes, usual, DEVIATIONS, SHARE):
+            if not is_again:
+                if len(self._usual) == LOOKS_KEPT:
+                    self._changes.append(loss - before)
+                self._usual.append(loss)
+                self._learned_to = step
             self._usual_at, self._high_since, self._is_told = step, None, False
             return
         if self._high_since is None:
@@ -163,4 +178,4 @@ def _reach(values: Sequence[float], of: float, deviations: float, share: float) 
     """How far from its like a value may be: as these are from each other, and a share of `of` in any case."""
     middle = median(values)
     deviation = TO_SIGMA * median(abs(each - middle) for each in values)
-    return max(deviations * deviation, share * abs(of))
+    return max(deviations * deviation, share * abs(of), LEAST)
