@@ -42,11 +42,15 @@ def granted_to_all(needs: object) -> app.Check:
     return nobody_asks
 
 
-def read_of_any_pod(uid: str, pod: Any, run_dir: str, seen: Any) -> Any:
+def pod_by_its_own_word(pods: Any, uid: str) -> Any:
     """As the agent reads a pod's volume, but for the comparison with what the kubelet says."""
-    said = tenants.read_member(f"{run_dir}/{tenants.FILE_NAME}")
+    run_dir = f"{pods._directory}/{uid}/{tenants._PATH_IN_POD}"
+    try:
+        said = tenants.read_member(f"{run_dir}/{tenants.FILE_NAME}")
+    except OSError:
+        return None
     tenant = tenants.Tenant(said.job, run_dir, said.member, said.boot, said.pid_namespace, uid)
-    return tenants._Pod(seen, pod, tenant)
+    return tenants._Pod((0, 0, 0), ("", ""), tenant)
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ DEFENCES = (
     ),
     Defence(
         "a volume is the pod's that the kubelet names",
-        sets(tenants, "_read", read_of_any_pod),
+        sets(tenants.KubeletPods, "_pod", pod_by_its_own_word),
         (
             volumes.a_foreign_pod_says_that_it_is_a_member,
             volumes.a_foreign_pod_of_a_members_name_says_that_it_is_of_the_job,
