@@ -96,7 +96,7 @@ def test_a_divergence_is_gone_back_for_and_what_led_to_it_left_out(tmp_path: Pat
         script=TRAINS.replace("{model}", MODEL),
         words=[str(said)],
         nodes="{min: 2, max: 2}",
-        more="  faultPolicy:\n    heartbeat: {interval: 200ms, lost: 3s}\n"
+        more="  faultPolicy:\n    heartbeat: {interval: 100ms, lost: 3s}\n"
         f"    loss: {{rewindAfter: 50steps, skipBatches: {SKIPPED}, learningRateScale: 0.5}}\n",
     )
     state = tmp_path / "state"

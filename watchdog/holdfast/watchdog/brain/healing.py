@@ -218,10 +218,10 @@ def heal(state: JobState, finding: Finding, now: float) -> Step:
         if finding.kind in (FindingKind.CORRUPTION, FindingKind.NON_FINITE):
             state = rewound(state, policy, finding)  # a Restart must not bring back what may be wrong
         return _page(state, incident, decision, now).prefixed(effects)
+    state, more = _carry_out(state, finding, decision, incident, now)
     if decision.notifies:
         state, asked = act(state, (incident.id,), paging(decision.reason, now))
-        effects += (*asked, Notify(incident.id, decision.reason))
-    state, more = _carry_out(state, finding, decision, incident, now)
+        more += (*asked, Notify(incident.id, decision.reason))
     return Step(state, effects + more, Reason(finding.kind.value, decision.reason, decision.guards))
 
 
