@@ -8,6 +8,7 @@ from signals import JOB, policy, rank_sample, reported, started
 
 from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
 from holdfast.api.policy import LossPolicy, XidAction
+from holdfast.watchdog.detectors import divergence
 from holdfast.watchdog.detectors.divergence import (
     APART_TOLD_MAX,
     CHANGES_THAT_TELL,
@@ -28,10 +29,11 @@ class Job:
     """`nodes` of two ranks, each heard of once a second, and making ten steps; `loss` of a step and a rank."""
 
     def __init__(
-        self, *, nodes: int = 2, loss: Callable[[int, int], float | None] = falling, steps_a_second: int = 10
+        self, *, nodes: int = 2, loss: Callable[[int, int], float | None] = falling, model_ranks: int = 1
     ) -> None:
-        self.detector = DivergenceDetector(policy(loss=LossPolicy(SUSTAINED), heartbeat_interval_s=1.0))
-        self.nodes, self.loss, self.step, self.pace, self.now = nodes, loss, 0, steps_a_second, 100.0
+        wanted = LossPolicy(SUSTAINED)
+        self.detector = DivergenceDetector(policy(loss=wanted, heartbeat_interval_s=1.0, model_ranks=model_ranks))
+        self.nodes, self.loss, self.step, self.pace, self.now = nodes, loss, 0, 10, 100.0
         self.found: list[Finding] = []
         self.round(1)
 
@@ -159,6 +161,14 @@ def test_ranks_without_a_loss_do_not_count(with_loss: set[int]) -> None:
 
     job = Job(loss=of_last_stage).train(WARM + 60)
     assert [each.asks for each in job.found] == [None]
+
+
+def test_of_many_ranks_those_of_every_stage_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(divergence, "LOOKED_AT_MAX", 4)
+    job = Job(nodes=4, model_ranks=2, loss=lambda step, rank: falling(step, rank) if rank % 2 else None).train(
+        WARM
+    )
+    assert len(job.train(60, lambda step, rank: risen(step, rank) if rank % 2 else None).found) == 1
 
 
 def test_next_to_nothing_is_not_more_than_nothing() -> None:

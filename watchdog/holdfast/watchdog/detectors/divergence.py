@@ -13,7 +13,7 @@ Sources: https://arxiv.org/abs/2204.02311 section 5.1; https://arxiv.org/abs/220
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from math import isfinite
+from math import gcd, isfinite
 from statistics import median
 
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
@@ -50,6 +50,7 @@ class DivergenceDetector(Detector):
         self._job = policy.job
         self._wanted: LossPolicy | None = policy.loss
         self._every_s = policy.heartbeat_interval_s
+        self._model_ranks = policy.model_ranks
         self._round = RoundInForce(policy.job)
         # Over all rounds, of looks that were as usual: the losses, and what each was beyond those before it.
         self._usual: deque[float] = deque(maxlen=LOOKS_KEPT)
@@ -74,6 +75,8 @@ class DivergenceDetector(Detector):
 
     def _begin(self) -> None:
         self._stride = max(1, -(-self._round.world_size // LOOKED_AT_MAX))
+        while gcd(self._stride, self._model_ranks) != 1:
+            self._stride += 1  # or it would be the same stage of the pipeline each time, which may have no loss
         self._newest: dict[int, tuple[int, float]] = {}  # by rank looked at: step and loss
         self._mute: set[int] = set()  # ranks looked at that have no loss, as all stages of a pipeline but the last
         self._step = -1  # of the newest look
