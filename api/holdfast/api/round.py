@@ -53,6 +53,8 @@ class Restore(msgspec.Struct, frozen=True):
     take over what an earlier life left at the same place. `verified` is the last step after which all
     replicas were seen to be equal, None: never compared. Nothing of step `unhealthy_from` or later in the
     history so far may be restored: a loss or gradient norm was not finite (None: of no step is that known).
+    With `skip_until` all batches up to that step's are passed over, wherever the round truly begins, and not
+    `skip_batches` (None: these).
     `otherwise` is where the round goes on when nothing up to `step` can be restored: the newest up to there (None:
     it fails).
     """
@@ -66,6 +68,7 @@ class Restore(msgspec.Struct, frozen=True):
     verified: int | None = None
     unhealthy_from: int | None = None
     otherwise: int | None = None
+    skip_until: int | None = None
 
 
 class Entry(StrEnum):

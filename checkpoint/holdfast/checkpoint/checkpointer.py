@@ -179,14 +179,14 @@ class Checkpointer:
             self._equivalence.check(self._group)
         self._get_ready(state, opening, position)
         self.run.restored(position.step, position.skipped, tier=position.tier, healed=position.healed)
-        skip = restore.skip_batches
+        skip, until = restore.skip_batches, restore.skip_until
+        if until is not None:
+            skip = max(0, until - (position.step or 0))
         is_otherwise = restore.step is not None and (position.step or 0) > restore.step
         if position.tier is Tier.MEMORY or is_otherwise:
             skip = 0  # What is younger than what was asked for has it behind it, or was not to be changed.
         elif restore.learning_rate_scale != 1.0:
             state.scale_learning_rate(restore.learning_rate_scale)
-        if skip and restore.step is not None:
-            skip += restore.step - (position.step or 0)  # an older one had to do: up to the same place
         self._to_drop = position.to_drop + skip
         self._position = position
         self._step, self._batches = position.step or 0, position.batches + skip

@@ -234,12 +234,17 @@ def test_a_skip_of_batches_and_a_smaller_learning_rate_are_done_once_and_kept(di
     assert again.optimizer.param_groups[0]["lr"] == 0.05
 
 
-def test_where_an_older_one_has_to_do_batches_are_skipped_up_to_the_same_place(directory: Path) -> None:
+@pytest.mark.parametrize(
+    ("told", "first"), [({"skip_until": 10}, 10.0), ({"skip_until": 1}, 2.0), ({"skip_batches": 7}, 9.0)]
+)
+def test_where_an_older_one_has_to_do_batches_are_skipped_up_to_a_step_or_so_many(
+    directory: Path, told: dict[str, int], first: float
+) -> None:
     flip(directory / "step-00000003" / "index.json", random.Random(1))
-    solo = Solo(directory, round=2, restore=Restore(tier=Tier.CHECKPOINT, step=3, skip_batches=7))
+    solo = Solo(directory, round=2, restore=Restore(tier=Tier.CHECKPOINT, step=3, **told))
     source = [torch.full((1, 4), float(number)) for number in range(20)]
     seen = [(step, batch[0, 0].item()) for step, batch in solo.checkpointer.steps(source, until=4)]
-    assert seen == [(3, 10.0), (4, 11.0)]
+    assert seen == [(3, first), (4, first + 1.0)]
 
 
 def test_a_round_that_is_over_cannot_commit_any_more(directory: Path) -> None:

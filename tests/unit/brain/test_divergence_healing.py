@@ -23,7 +23,7 @@ def test_all_go_back_to_the_newest_checkpoint_before_it_and_leave_out_what_led_t
     restore = story.round.restore
     assert (restore.tier, restore.step) == (Tier.CHECKPOINT, 90)
     # Steps 91 to 96 led to it, and 20 more.
-    assert (restore.skip_batches, restore.learning_rate_scale) == (26, 0.5)
+    assert (restore.skip_until, restore.learning_rate_scale) == (116, 0.5)
     assert "pass over the batches up to it and 20 more, with the learning rate times 0.5" in story.round.reason
     assert (story.members, story.state.avoided) == (["node-1", "node-2", "node-3"], ())
     story.run(91, restored=90)
@@ -32,7 +32,7 @@ def test_all_go_back_to_the_newest_checkpoint_before_it_and_leave_out_what_led_t
 
 def test_nothing_but_the_steps_is_changed_where_the_spec_asks_for_no_more() -> None:
     restore = diverging(running(step=150, commit=90, loss=LossPolicy(50)), 97).round.restore
-    assert (restore.step, restore.skip_batches, restore.learning_rate_scale) == (90, 0, 1.0)
+    assert (restore.step, restore.skip_until, restore.learning_rate_scale) == (90, None, 1.0)
 
 
 def test_the_same_again_without_progress_asks_a_human_and_stops_nothing() -> None:

@@ -14,6 +14,8 @@ sign of training behind them, is the best evidence there is that a fault is heal
 importing above all, proves nothing.
 """
 
+from msgspec.structs import replace
+
 from holdfast.api.checkpoint import restore_order
 from holdfast.api.event import (
     CheckpointRecorded,
@@ -272,11 +274,13 @@ def rewound(state: JobState, policy: Policy, finding: Finding) -> JobState:
     began_before = state.restored_step if state.restored_step and state.restored_step <= limit else None
     step = order[0].step if order else began_before
     tier = Tier.NONE if step is None else Tier.CHECKPOINT
-    skip, scale = 0, 1.0
-    if finding.kind is FindingKind.DIVERGENCE and policy.loss is not None and step is not None:
-        skip = limit - step + policy.loss.skip_batches if policy.loss.skip_batches else 0
-        scale = policy.loss.learning_rate_scale
-    restore = Restore(tier, step, policy.checkpoint_uri, skip, scale, owner=state.incarnation)
+    restore = Restore(tier, step, policy.checkpoint_uri, owner=state.incarnation)
+    if finding.kind is FindingKind.DIVERGENCE and (loss := policy.loss) is not None:
+        restore = replace(
+            restore,
+            learning_rate_scale=loss.learning_rate_scale,
+            skip_until=limit + loss.skip_batches if loss.skip_batches else None,
+        )
     lower = lowered(state.verified_step, step)
     storage = up_to(state.storage, limit)
     return changed(state, checkpoints=kept, storage=storage, rewind=Rewind(restore), verified_step=lower)
