@@ -107,7 +107,7 @@ def test_a_skipped_step_is_an_incident_that_is_over_and_changes_nothing() -> Non
     nan(story, 47, skipped=True)
     assert (story.incident.state, story.incident.rung) == (IncidentState.RECOVERED, Rung.SKIP_STEP)
     assert (story.round.number, story.state.phase, story.state.recovery) == (number, JobPhase.RUNNING, None)
-    assert (story.state.unhealthy_from, story.state.non_finite) == (None, ())
+    assert (story.state.unhealthy_from, story.state.went_back) == (None, ())
     assert story.commit(50).state.checkpoints[-1].step == 50
 
 

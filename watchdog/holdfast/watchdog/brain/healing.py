@@ -15,7 +15,7 @@ from holdfast.api.round import Closed
 from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.history import (
-    KEPT_NON_FINITE,
+    KEPT_WENT_BACK,
     concerns,
     is_of_replicas,
     rewound,
@@ -54,7 +54,7 @@ from holdfast.watchdog.brain.selftests import (
     without_members,
     without_misfits,
 )
-from holdfast.watchdog.brain.state import JobState, NonFiniteFault, Recovery, Suspicion
+from holdfast.watchdog.brain.state import JobState, Recovery, Suspicion, WentBack
 from holdfast.watchdog.brain.step import Dismiss, Effect, Notify, Pardon, Reason, Show, Step, changed, ignore, stay
 from holdfast.watchdog.wording import in_words
 
@@ -321,8 +321,8 @@ def _carry_out(
     if decision.rewinds:
         state = rewound(state, policy, finding)
         if finding.kind in (FindingKind.NON_FINITE, FindingKind.DIVERGENCE):
-            fault = NonFiniteFault(finding.step or 0, now, finding.kind)
-            state = changed(state, non_finite=(*state.non_finite, fault)[-KEPT_NON_FINITE:])
+            fault = WentBack(finding.step or 0, now, finding.kind)
+            state = changed(state, went_back=(*state.went_back, fault)[-KEPT_WENT_BACK:])
     if finding.kind in NODE_FAULTS and not _has_ranks(state, finding.subject.node):
         says = "the node had no ranks; nothing to heal"
         state, more = close(state, IncidentState.RECOVERED, now, says, only=incident.id)

@@ -40,7 +40,7 @@ from holdfast.watchdog.brain.state import Failure, JobState, Recovery, Rewind
 from holdfast.watchdog.brain.step import Reason, Step, Vouch, changed, ignore, stay
 
 KEPT_CHECKPOINTS = 16
-KEPT_NON_FINITE = 16
+KEPT_WENT_BACK = 16
 PROGRESS = "progress"  # the rule of a step that is one of many
 # From the first sign of training on: longer than a script takes to fail at its first batch.
 STEADY_S = 10.0
@@ -316,7 +316,7 @@ def no_help(state: JobState, finding: Finding, now: float) -> str | None:
     back always ends.
     """
     step = finding.step or 0
-    earlier = [each for each in state.non_finite if each.kind is finding.kind]
+    earlier = [each for each in state.went_back if each.kind is finding.kind]
     if not earlier:
         return None
     before = earlier[-1]

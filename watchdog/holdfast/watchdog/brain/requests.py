@@ -197,7 +197,7 @@ def _restart(state: JobState, request: InterventionRequest, now: float) -> Step:
             raise Refusal("the job is not submitted yet")
         rewind = Rewind(Restore(Tier.NONE, uri=state.policy.checkpoint_uri, owner=state.incarnation))
         storage = up_to(state.storage, -1)
-        state = changed(state, rewind=rewind, checkpoints=(), storage=storage, non_finite=())
+        state = changed(state, rewind=rewind, checkpoints=(), storage=storage, went_back=())
     if state.round is None:
         return _answer(moved(state, Turn.FORMED_ANEW, failures=()), request, f"the job forms anew{says}")
     recovery = Recovery(reason=f"restarted on request{says}: {request.reason}", entry=Entry.RESPAWN)
@@ -253,7 +253,7 @@ def _go_back(state: JobState, request: InterventionRequest, now: float) -> Step:
         checkpoints=tuple(each for each in state.checkpoints if each.step <= last),
         storage=up_to(state.storage, last),
         # What the job went back for by itself was in the history that is given up: it does not count against this.
-        non_finite=(),
+        went_back=(),
     )
     owed = owe(after, Recovery(f"rewound to step {where.step} on request: {request.reason}"))
     return Step(owed, asked.effects, asked.reason)

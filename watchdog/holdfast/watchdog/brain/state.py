@@ -56,7 +56,7 @@ class Rewind(msgspec.Struct, frozen=True):
     round: int | None = None
 
 
-class NonFiniteFault(msgspec.Struct, frozen=True, omit_defaults=True):
+class WentBack(msgspec.Struct, frozen=True, omit_defaults=True):
     """The job went back, at `at`: a loss or gradient norm was not finite at `step`, or the loss rose there."""
 
     step: int
@@ -219,8 +219,8 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     passed a test, `digests` what was computed by whom: check and kind of device, result, nodes. `probation` are
     nodes that are being trusted again, `reputed` those avoided for what other jobs know of them. `racks` are
     the failure domains of nodes, as far as the cluster tells. `paced_at` is when a checkpoint was last asked
-    for because it was due, `storage_restores` how many faults needed one. `non_finite` are the
-    faults of that kind that the job went back for. `ended_at` is when the
+    for because it was due, `storage_restores` how many faults needed one. `went_back` tells
+    why the job went back for what its losses were, NaN or too high. `ended_at` is when the
     job succeeded or failed, None while it goes on. `publishes` once the script has said
     anything of its steps; of one that never does, `signed_at` is when the newest round first showed a sign of
     training. `departed` are nodes that went from the cluster while they were avoided: a machine of that name may
@@ -281,7 +281,8 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     storage_restores: int = 0
     ended_at: float | None = None
     unhealthy_from: int | None = None
-    non_finite: tuple[NonFiniteFault, ...] = ()
+    # Snapshots of before know it by this name.
+    went_back: tuple[WentBack, ...] = msgspec.field(default=(), name="non_finite")
     publishes: bool = False
     signed_at: float | None = None
     storage: Storage | None = None
