@@ -81,6 +81,22 @@ def assert_every_step_once(trained: list[Trained]) -> None:
     assert steps == list(range(steps[0], steps[0] + len(steps)))
 
 
+def assert_went_on(trained: list[Trained], *, after: int) -> None:
+    """One planned change: the newer round goes on `after` that step or later, and comes to the same losses.
+
+    While a checkpoint is written the ranks train on. What they come to until the round ends is lost with what is
+    left, and a step is trained again that not all of them had completed.
+    """
+    first, last = trained[0].round, trained[-1].round
+    left, entered = [[each for each in trained if each.round == number] for number in (first, last)]
+    assert len(left) + len(entered) == len(trained), trained
+    assert_every_step_once(left)
+    assert_every_step_once(entered)
+    assert after < entered[0].step <= left[-1].step + 1, (after, entered[0], left[-1])
+    losses = {each.step: each.loss for each in left}
+    assert all(losses.get(each.step, each.loss) == each.loss for each in entered), trained
+
+
 class Undisturbed:
     """`with Undisturbed(job):` what happens inside stops no training: the round stays, each step is there once."""
 
@@ -160,38 +176,50 @@ def test_a_spare_takes_over_when_a_node_loses_power(cluster: Cluster, job: LiveJ
     job.wait("a spare again", lambda: has_spare(job), patient(240.0))
 
 
-def test_a_drained_node_is_left_in_good_order(job: LiveJob) -> None:
+def test_a_drained_node_is_left_in_good_order(job: LiveJob, checkpoints: SharedVolume) -> None:
     name, before, at = node_to_take(job), job.newest(), len(job.trained())
     incidents = job.status()["incidents"]
     job.kubectl("drain", name, "--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={WITHIN_S:.0f}s")
     job.wait("a newer round", lambda: job.newest().round > before.round)
+    trained = job.trained()[at:]
+    saved = newest_saved(checkpoints, until=max(each.step for each in trained if each.round == before.round))
+    assert saved >= before.step, "it is saved before it is left"
     job.wait_for_steps()
-    assert_every_step_once(job.trained()[at:])
+    assert_went_on(job.trained()[at:], after=saved)
     assert name not in {rank["node"] for rank in job.ranks()}
     assert job.status()["incidents"] == incidents
     job.kubectl("uncordon", name)
     job.wait("a spare again", lambda: has_spare(job), patient(240.0))
 
 
+def newest_saved(checkpoints: SharedVolume, *, until: int) -> int:
+    """The step of the newest checkpoint of the job that is no newer than `until`."""
+    names = (each.name.removeprefix("step-") for each in (checkpoints.folder / "bytes").glob("step-*"))
+    return max(step for step in map(int, filter(str.isdecimal, names)) if step <= until)
+
+
 def test_a_suspended_job_gives_its_nodes_back_and_goes_on_from_where_it_was(
     job: LiveJob, reference: LiveJob
 ) -> None:
     job.wait_for_steps(10)  # rank 0 prints one of ten
-    at = len(job.trained())
+    at, before = len(job.trained()), job.newest()
     suspend(job, is_so=True)
     job.wait("no pods", lambda: not job.pods())
     assert re.search(r"^step \d+ loss \d", job.holdfast("logs", "--rank", "0"), re.MULTILINE), "also without a pod"
-    status, saved = job.status(), job.newest().step
-    assert (status["phase"], status["lastCheckpoint"]["step"]) == ("Suspended", saved)
+    status, newest = job.status(), job.newest().step
+    saved = status["lastCheckpoint"]["step"]
+    assert status["phase"] == "Suspended"
+    assert before.step <= saved <= newest
 
-    compare_until = saved + 20
+    compare_until = newest + 20
     try:
         train_reference(reference, compare_until)
     finally:
         suspend(job, is_so=False)
     job.wait("further steps", lambda: job.newest().step >= compare_until)
     trained = job.trained()
-    assert_every_step_once(trained[at:])
+    assert_went_on(trained[at:], after=saved)
+    assert next(each.step for each in trained[at:] if each.round > before.round) == saved + 1
     # Every loss that was ever noted, also those of steps that a fault took back, is the undisturbed run's.
     undisturbed = {each.step: each.loss for each in reference.trained()}
     assert len(undisturbed) == compare_until
