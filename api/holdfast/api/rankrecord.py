@@ -2,11 +2,14 @@
 
 A record is one cache-line-aligned file of `SIZE` bytes per rank, memory-mapped by the trainer that writes it
 and the agent that reads it. Little-endian. It has zones, each with a sequence lock of its own: the training
-loop writes the *step* zone at every step, the *replica* zone when it has a new fingerprint, the *health* zone when
+loop writes the *step* and the *work* zone at every step, the *batch* zone when the script tells of a batch, the
+*replica* zone when it has a new fingerprint, the *health* zone when
 a loss or gradient norm is not finite and the *proof* zone when its device or its parameters were checked; the
-trainer's side thread writes the *pulse* zone. A writer makes the zone's sequence odd, writes, makes it even; a
-reader retries while it is odd or changed. This module only packs and unpacks bytes; mapping and locking belong to
-the two ends.
+trainer's side thread writes the *pulse* zone. A record of version 3 ends before the work zone; it is still read,
+so that agents are updated before the trainers of jobs.
+
+A writer makes the zone's sequence odd, writes, makes it even; a reader retries while it is odd or changed. This
+module only packs and unpacks bytes; mapping and locking belong to the two ends.
 
 Times are the node's CLOCK_MONOTONIC in nanoseconds: comparable between processes of one node, never between
 nodes. An integer that was not measured is `UNKNOWN_INT`, never zero. Of the loss and the gradient norm a flag says
@@ -20,13 +23,16 @@ from enum import IntEnum, IntFlag
 import msgspec
 
 MAGIC = 0x31444648  # "HFD1"
-VERSION = 3
-SIZE = 512
+VERSION = 4
+SIZE = 1024
+SIZES = {3: 512, VERSION: SIZE}
+"""The versions that are read, and how many bytes each has."""
 UNKNOWN_INT = -1
 FINGERPRINTS_KEPT = (
     3  # a reader that looks ten times a second misses none that are 0.1 s apart, and one look may fail
 )
 ANSWERS_KEPT = 3
+BATCHES_KEPT = 8  # of ten steps a second, those between two looks of a reader
 
 
 class Phase(IntEnum):
@@ -173,6 +179,61 @@ class ProofZone(msgspec.Struct, frozen=True, gc=False):
     is_flip: bool = False
 
 
+class WorkZone(msgspec.Struct, frozen=True, gc=False):
+    """What the steps of `round` were made of on `rank`, in sums over the `steps` that followed its first one.
+
+    The first step of a round compiles, connects and loads: it is in no sum. `wall_ns` is from the end of the first
+    to the end of the newest, and all others are parts of it: waiting for data, saving, not training on purpose
+    (`idle_ns`), and of the rest, which is training, `waited_ns` without anything to do (for other ranks, as a
+    rule), `delayed_ns` ready to run without a processor, and `collected_ns` in Python's garbage collector.
+    `waited_ns` and `delayed_ns` are `UNKNOWN_INT` where nobody can tell: on a GPU the host's thread knows nothing
+    of what its device waits for. `tokens` and `longest` (the longest sequence of each step) are `UNKNOWN_INT` when
+    a step did not tell them.
+    """
+
+    round: int
+    rank: int
+    steps: int
+    wall_ns: int
+    data_ns: int
+    checkpoint_ns: int
+    idle_ns: int
+    waited_ns: int
+    delayed_ns: int
+    collected_ns: int
+    tokens: int
+    longest: int
+
+
+class BatchPrint(msgspec.Struct, frozen=True, gc=False):
+    """What `rank` took for `step`: an unsigned 64-bit `value` of its samples, whatever their order.
+
+    The values of all ranks add up (modulo 2**64) to that of the step's whole batch, however many ranks share it.
+    `samples` and `tokens` are how many they were; `UNKNOWN_INT`: not told. Published at `at_ns`.
+    """
+
+    step: int
+    value: int
+    samples: int
+    tokens: int
+    at_ns: int
+
+
+class BatchZone(msgspec.Struct, frozen=True, gc=False):
+    """The newest batches of `rank` in `round`, oldest first, at most `BATCHES_KEPT`.
+
+    `again_step` is the newest step whose batch this process had taken before, at `first_step`, and `again_count`
+    how many such steps there were since it started; `UNKNOWN_INT` and 0: none.
+    """
+
+    round: int
+    rank: int
+    batches: tuple[BatchPrint, ...]
+    again_step: int = UNKNOWN_INT
+    first_step: int = UNKNOWN_INT
+    again_count: int = 0
+
+
 class PulseZone(msgspec.Struct, frozen=True, gc=False):
     """What the side thread last published: proof that the process runs, and how far its collectives got."""
 
@@ -196,13 +257,21 @@ HEALTH = struct.Struct("<qiiqqqqiBBBB")
 PROOF_SEQUENCE_OFFSET = 320
 PROOF_OFFSET = 328
 PROOF = struct.Struct("<qi?xxxQ" + "qQqq" * ANSWERS_KEPT + "qqqd")
+WORK_SEQUENCE_OFFSET = 512
+WORK_OFFSET = 520
+WORK = struct.Struct("<qixxxxqqqqqqqqqq")
+BATCH_SEQUENCE_OFFSET = 640
+BATCH_OFFSET = 648
+BATCH = struct.Struct("<qiiqq" + "qQqqq" * BATCHES_KEPT)
 SEQUENCE = struct.Struct("<Q")
 
 assert STEP_OFFSET + STEP.size <= REPLICA_SEQUENCE_OFFSET
 assert REPLICA_OFFSET + REPLICA.size <= PULSE_SEQUENCE_OFFSET
 assert PULSE_OFFSET + PULSE.size <= HEALTH_SEQUENCE_OFFSET
 assert HEALTH_OFFSET + HEALTH.size <= PROOF_SEQUENCE_OFFSET
-assert PROOF_OFFSET + PROOF.size <= SIZE
+assert PROOF_OFFSET + PROOF.size <= WORK_SEQUENCE_OFFSET
+assert WORK_OFFSET + WORK.size <= BATCH_SEQUENCE_OFFSET
+assert BATCH_OFFSET + BATCH.size <= SIZE
 
 
 def pack_header() -> bytes:
@@ -211,14 +280,17 @@ def pack_header() -> bytes:
 
 
 def check_header(buffer: bytes | memoryview) -> str | None:
-    """None when `buffer` starts a record of this version, otherwise why it does not."""
-    if len(buffer) < SIZE:
+    """None when `buffer` is a whole record of a version that is read, otherwise why it is not."""
+    if len(buffer) < HEADER.size:
         return f"record is {len(buffer)} bytes, expected {SIZE}"
     magic, version, size = HEADER.unpack_from(buffer, 0)
     if magic != MAGIC:
         return f"magic is {magic:#x}, expected {MAGIC:#x}"
-    if (version, size) != (VERSION, SIZE):
-        return f"record version {version} of {size} bytes, expected version {VERSION} of {SIZE}"
+    if SIZES.get(version) != size:
+        read = " or ".join(f"version {each} of {SIZES[each]}" for each in SIZES)
+        return f"record version {version} of {size} bytes, expected {read}"
+    if len(buffer) < size:
+        return f"record is {len(buffer)} bytes, expected {size}"
     return None
 
 
@@ -329,6 +401,27 @@ def unpack_proof(buffer: bytes | memoryview) -> ProofZone:
     return ProofZone(
         round_, rank, device, kept, changed_step, changed_ns, local_norm_step, local_grad_norm, is_flip=is_flip
     )
+
+
+def unpack_work(buffer: bytes | memoryview) -> WorkZone:
+    """Read the work zone of a whole record of version 4."""
+    return WorkZone(*WORK.unpack_from(buffer, WORK_OFFSET))
+
+
+def pack_batch(zone: BatchZone) -> bytes:
+    """The batch zone's bytes, to be written at `BATCH_OFFSET`."""
+    filling = [UNKNOWN_INT, 0, UNKNOWN_INT, UNKNOWN_INT, UNKNOWN_INT] * (BATCHES_KEPT - len(zone.batches))
+    kept = [field for one in zone.batches for field in (one.step, one.value, one.samples, one.tokens, one.at_ns)]
+    again = (zone.again_count, zone.again_step, zone.first_step)
+    return BATCH.pack(zone.round, zone.rank, *again, *kept, *filling)
+
+
+def unpack_batch(buffer: bytes | memoryview) -> BatchZone:
+    """Read the batch zone of a whole record of version 4."""
+    round_, rank, count, again, first, *fields = BATCH.unpack_from(buffer, BATCH_OFFSET)
+    slots = zip(*(fields[place::5] for place in range(5)), strict=True)
+    kept = tuple(BatchPrint(*slot) for slot in slots if slot[0] != UNKNOWN_INT)
+    return BatchZone(round_, rank, kept, again, first, count)
 
 
 def unpack_pulse(buffer: bytes | memoryview) -> PulseZone:

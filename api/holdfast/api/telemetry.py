@@ -60,6 +60,37 @@ class SkippedSteps(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     grad_norm: Text = ""
 
 
+class StepWork(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What the steps of a rank's round were made of, in sums over the `steps` that followed its first one.
+
+    Seconds. `wall_s` is all of it; of it the rank waited for data, saved and was not training on purpose; of the
+    rest, its training, it waited with nothing to do (for other ranks, as a rule), was ready without a processor
+    (`delayed_s`) and collected garbage. While it was stopped (`stopped_s`, as the agent saw it) it seemed to wait.
+    None is Unknown. `tokens` and `longest` are what the script told of each step: tokens, and the longest
+    sequence.
+    """
+
+    steps: Whole
+    wall_s: Seconds
+    data_s: Seconds
+    checkpoint_s: Seconds
+    idle_s: Seconds
+    collected_s: Seconds
+    waited_s: Seconds | None = None
+    delayed_s: Seconds | None = None
+    stopped_s: Seconds = 0.0
+    tokens: Whole | None = None
+    longest: Whole | None = None
+
+
+class BatchAgain(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A rank's batch of `step` is one that its process had taken before, for `first`; so often since it began."""
+
+    step: Whole
+    first: Whole
+    count: Whole
+
+
 class RankSample(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One rank as its agent last saw it. `None` is Unknown.
 
@@ -68,6 +99,8 @@ class RankSample(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     is what the script says, as a rule of the reduced gradient; `local_grad_norm` of the rank's own, before that. A
     loss or gradient norm that was measured may be NaN or infinite. `nonfinite` and `skipped` tell of the whole
     round, so that one bad step between two samples is not missed.
+
+    `work` is what its steps were made of, and `again` the newest batch that it took twice.
 
     `member` is the pod whose word this is, as the kubelet knows it; empty where the launcher and the agent are of
     one owner. So it is of what ranks say below.
@@ -92,6 +125,8 @@ class RankSample(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     skipped: SkippedSteps | None = None
     local_grad_norm: float | None = None
     member: Name = ""
+    work: StepWork | None = None
+    again: BatchAgain | None = None
 
 
 class Unreadable(msgspec.Struct, frozen=True):
@@ -198,6 +233,24 @@ class ParametersChanged(msgspec.Struct, frozen=True, tag=True, omit_defaults=Tru
     member: Name = ""
 
 
+class BatchTaken(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """A rank took these samples for `step`: `value` names them, whatever their order.
+
+    The values of all ranks add up (modulo 2**64) to that of the step's whole batch, however many ranks share it.
+    Told of some steps, about one a second: of those that a power of two divides, so that all ranks tell of many of
+    the same.
+    """
+
+    round: Whole
+    rank: Rank
+    step: Whole
+    value: Bits
+    age_s: Seconds
+    samples: Whole | None = None
+    tokens: Whole | None = None
+    member: Name = ""
+
+
 class PreemptionNoticed(msgspec.Struct, frozen=True, tag=True):
     """Whoever owns the machine says that it takes it away, `within_s` seconds after the notice was seen."""
 
@@ -222,10 +275,11 @@ NodeEvent = (
     | ParametersFingerprinted
     | DeviceAnswered
     | ParametersChanged
+    | BatchTaken
     | PreemptionNoticed
     | ProcessKilledForMemory
 )
-Statement = ParametersFingerprinted | DeviceAnswered
+Statement = ParametersFingerprinted | DeviceAnswered | BatchTaken
 """What a sound rank says again and again. It proves nothing before it is compared with what others say."""
 
 

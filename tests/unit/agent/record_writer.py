@@ -4,8 +4,12 @@ import mmap
 import os
 from pathlib import Path
 
+import msgspec
+
 from holdfast.api.control import record_file_name
 from holdfast.api.rankrecord import (
+    BATCH_OFFSET,
+    BATCH_SEQUENCE_OFFSET,
     HEALTH_OFFSET,
     HEALTH_SEQUENCE_OFFSET,
     PROOF_OFFSET,
@@ -19,12 +23,18 @@ from holdfast.api.rankrecord import (
     SIZE,
     STEP_OFFSET,
     STEP_SEQUENCE_OFFSET,
+    WORK,
+    WORK_OFFSET,
+    WORK_SEQUENCE_OFFSET,
+    BatchZone,
     HealthZone,
     Phase,
     ProofZone,
     PulseZone,
     ReplicaZone,
     StepZone,
+    WorkZone,
+    pack_batch,
     pack_header,
     pack_health,
     pack_proof,
@@ -56,6 +66,25 @@ def step_zone(**changed: object) -> StepZone:
     return StepZone(**(fields | changed))  # type: ignore[arg-type]
 
 
+def work_zone(**changed: object) -> WorkZone:
+    """Of the rank above: four steps after its first one."""
+    fields: dict[str, object] = {
+        "round": 3,
+        "rank": 5,
+        "steps": 4,
+        "wall_ns": 2 * SECOND_NS,
+        "data_ns": SECOND_NS // 2,
+        "checkpoint_ns": SECOND_NS // 4,
+        "idle_ns": 0,
+        "waited_ns": 3 * SECOND_NS // 4,
+        "delayed_ns": 0,
+        "collected_ns": SECOND_NS // 8,
+        "tokens": 16_384,
+        "longest": 512,
+    }
+    return WorkZone(**(fields | changed))  # type: ignore[arg-type]
+
+
 class RecordWriter:
     """One mapped record file."""
 
@@ -68,28 +97,27 @@ class RecordWriter:
         fresh.rename(self.path)
 
     def step(self, zone: StepZone) -> None:
-        self.lock(STEP_SEQUENCE_OFFSET)
-        packed = pack_step(zone)
-        self.map[STEP_OFFSET : STEP_OFFSET + len(packed)] = packed
-        self.unlock(STEP_SEQUENCE_OFFSET)
+        self._write(STEP_SEQUENCE_OFFSET, STEP_OFFSET, pack_step(zone))
 
     def replica(self, zone: ReplicaZone) -> None:
-        self.lock(REPLICA_SEQUENCE_OFFSET)
-        packed = pack_replica(zone)
-        self.map[REPLICA_OFFSET : REPLICA_OFFSET + len(packed)] = packed
-        self.unlock(REPLICA_SEQUENCE_OFFSET)
+        self._write(REPLICA_SEQUENCE_OFFSET, REPLICA_OFFSET, pack_replica(zone))
 
     def health(self, zone: HealthZone) -> None:
-        self.lock(HEALTH_SEQUENCE_OFFSET)
-        packed = pack_health(zone)
-        self.map[HEALTH_OFFSET : HEALTH_OFFSET + len(packed)] = packed
-        self.unlock(HEALTH_SEQUENCE_OFFSET)
+        self._write(HEALTH_SEQUENCE_OFFSET, HEALTH_OFFSET, pack_health(zone))
 
     def proof(self, zone: ProofZone) -> None:
-        self.lock(PROOF_SEQUENCE_OFFSET)
-        packed = pack_proof(zone)
-        self.map[PROOF_OFFSET : PROOF_OFFSET + len(packed)] = packed
-        self.unlock(PROOF_SEQUENCE_OFFSET)
+        self._write(PROOF_SEQUENCE_OFFSET, PROOF_OFFSET, pack_proof(zone))
+
+    def work(self, zone: WorkZone) -> None:
+        self._write(WORK_SEQUENCE_OFFSET, WORK_OFFSET, WORK.pack(*msgspec.structs.astuple(zone)))
+
+    def batch(self, zone: BatchZone) -> None:
+        self._write(BATCH_SEQUENCE_OFFSET, BATCH_OFFSET, pack_batch(zone))
+
+    def _write(self, sequence_offset: int, offset: int, packed: bytes) -> None:
+        self.lock(sequence_offset)
+        self.map[offset : offset + len(packed)] = packed
+        self.unlock(sequence_offset)
 
     def pulse(self, zone: PulseZone) -> None:
         self.lock(PULSE_SEQUENCE_OFFSET)

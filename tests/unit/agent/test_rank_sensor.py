@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from record_writer import SECOND_NS, RecordWriter, step_zone
+from record_writer import SECOND_NS, RecordWriter, step_zone, work_zone
 
 from holdfast.agent.sensors.process import parse_state
 from holdfast.agent.sensors.ranks import RankSensor
@@ -19,6 +19,8 @@ from holdfast.api.rankrecord import (
     SEQUENCE,
     STEP_OFFSET,
     STEP_SEQUENCE_OFFSET,
+    BatchPrint,
+    BatchZone,
     Fingerprint,
     HealthZone,
     Odd,
@@ -27,7 +29,16 @@ from holdfast.api.rankrecord import (
     PulseZone,
     ReplicaZone,
 )
-from holdfast.api.telemetry import NonFinite, ParametersFingerprinted, ProcessState, SkippedSteps, Unreadable
+from holdfast.api.telemetry import (
+    BatchAgain,
+    BatchTaken,
+    NonFinite,
+    ParametersFingerprinted,
+    ProcessState,
+    SkippedSteps,
+    StepWork,
+    Unreadable,
+)
 
 NOW = 102.0
 
@@ -63,6 +74,48 @@ def test_a_record_becomes_a_sample_with_ages_on_the_nodes_clock(tmp_path: Path, 
     assert sample.pulse_age_s == pytest.approx(0.1)
     assert (sample.step_time_s, sample.loss, sample.grad_norm) == (0.5, 2.5, 0.75)
     assert (sample.tokens, sample.collective_sequence, sample.snapshot_step) == (4096, 7, 40)
+
+
+def test_what_steps_were_made_of_is_told_with_how_long_the_process_was_found_stopped(
+    tmp_path: Path, sensor: RankSensor, sleeper: subprocess.Popen[bytes]
+) -> None:
+    writer = RecordWriter(tmp_path)
+    writer.step(step_zone(pid=sleeper.pid))
+    writer.work(work_zone(steps=0))
+    (sample,) = sensor.read(NOW).ranks
+    assert sample.work is None, "of the first step nothing is said"
+    writer.work(work_zone(tokens=-1))
+    sensor.read(NOW + 1)
+    sleeper.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, sleeper.pid, os.WSTOPPED)
+    sensor.read(NOW + 1.5)
+    (sample,) = sensor.read(NOW + 2).ranks
+    assert sample.work == StepWork(4, 2.0, 0.5, 0.25, 0.0, 0.125, 0.75, 0.0, pytest.approx(1.0), None, 512)
+    writer.work(work_zone(waited_ns=-1, delayed_ns=-1, round=2))
+    (sample,) = sensor.read(NOW + 3).ranks
+    assert sample.work is None, "of another round"
+
+
+def test_about_one_batch_a_second_is_told_and_each_once(tmp_path: Path, sensor: RankSensor) -> None:
+    writer = RecordWriter(tmp_path)
+    writer.step(step_zone(step_time_ns=SECOND_NS // 3))
+    taken = tuple(BatchPrint(step, 2**64 - step, 8, -1, 101 * SECOND_NS) for step in range(34, 42))
+    writer.batch(BatchZone(3, 5, taken, 41, 7, 2))
+    reading = sensor.read(NOW)
+    told = [BatchTaken(3, 5, step, 2**64 - step, 1.0, 8) for step in (36, 40)]
+    assert list(reading.events) == told
+    assert reading.ranks[0].again == BatchAgain(41, 7, 2)
+    assert sensor.read(NOW).events == ()
+
+
+def test_a_record_of_the_version_before_is_read(tmp_path: Path, sensor: RankSensor) -> None:
+    writer = RecordWriter(tmp_path)
+    writer.step(step_zone())
+    content = b"HFD1\x03\x00\x00\x02" + writer.path.read_bytes()[8:512]
+    (tmp_path / "rank-001.record").write_bytes(content)
+    reading = sensor.read(NOW)
+    assert [(each.step, each.loss, each.work) for each in reading.ranks] == [(41, 2.5, None)] * 2
+    assert reading.unreadable == ()
 
 
 def test_what_was_not_measured_is_none_and_never_zero(tmp_path: Path, sensor: RankSensor) -> None:
@@ -208,12 +261,12 @@ def test_a_run_directory_that_cannot_be_listed_is_unreadable(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        pytest.param(b"", "record ends at byte 0, expected 512", id="empty"),
-        pytest.param(bytes(100), "record ends at byte 100, expected 512", id="short"),
+        pytest.param(b"", "record ends at byte 0, expected 1024", id="empty"),
+        pytest.param(b"HFD1\x04\x00\x00\x04" + bytes(92), "record ends at byte 100, expected 1024", id="short"),
         pytest.param(b"XXXX" + bytes(508), "magic is 0x58585858, expected 0x31444648", id="foreign"),
         pytest.param(
             b"HFD1\x09\x00\x00\x02" + bytes(504),
-            "record version 9 of 512 bytes, expected version 3 of 512",
+            "record version 9 of 512 bytes, expected version 3 of 512 or version 4 of 1024",
             id="version",
         ),
     ],

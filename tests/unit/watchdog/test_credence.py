@@ -6,6 +6,7 @@ import pytest
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Endpoint, Entry, MemberRanks, Restore, Round, Tier
 from holdfast.api.telemetry import (
+    BatchTaken,
     DeviceAnswered,
     NodeReport,
     ParametersChanged,
@@ -53,6 +54,7 @@ def test_what_ranks_say_of_their_arithmetic_is_of_those_who_run_them_and_the_age
         ParametersFingerprinted(7, 0, 1, 10, 1, 0.0, "stranger"),
         DeviceAnswered(7, 2, 1, 10, 1, 0, 0.0, "gpt-0"),
         ParametersChanged(7, 2, 10, 0.0, member="gpt-0"),
+        BatchTaken(7, 2, 10, 1, 0.0, member="gpt-0"),
     )
     assert credible(report(events=(*forged, xid, own)), ROUND).events == (xid, own)
 

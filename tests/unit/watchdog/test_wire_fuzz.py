@@ -15,6 +15,7 @@ from holdfast.api.errors import Malformed
 from holdfast.api.membership import CollectiveFailed, Departing, FromLauncher, WorkerExited
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import (
+    BatchTaken,
     DeviceAnswered,
     GpuDisappeared,
     GpuHealth,
@@ -89,6 +90,7 @@ REPORT = NodeReport(
         ParametersFingerprinted(1, 0, 0, 10, 7, 0.1),
         DeviceAnswered(1, 0, 0, 10, 7, 9, 0.1),
         ParametersChanged(1, 0, 10, 0.1),
+        BatchTaken(1, 0, 10, 7, 0.1),
         PreemptionNoticed("cloud", 120.0, 0.1),
         ProcessKilledForMemory(7, "python", 0.1),
     ),

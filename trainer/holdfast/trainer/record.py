@@ -18,8 +18,19 @@ import msgspec
 
 from holdfast.api import rankrecord
 from holdfast.api.control import Assignment, record_file_name
-from holdfast.api.rankrecord import UNKNOWN_INT, DeviceAnswer, Fingerprint, HealthZone, Odd, Phase, ProofZone
+from holdfast.api.rankrecord import (
+    UNKNOWN_INT,
+    BatchPrint,
+    BatchZone,
+    DeviceAnswer,
+    Fingerprint,
+    HealthZone,
+    Odd,
+    Phase,
+    ProofZone,
+)
 from holdfast.api.telemetry import NonFinite
+from holdfast.trainer.stepwork import StepWork, ThreadTimes
 
 logger = logging.getLogger(__name__)
 
@@ -39,9 +50,12 @@ class RankRecord:
             rankrecord.REPLICA_SEQUENCE_OFFSET,
             rankrecord.HEALTH_SEQUENCE_OFFSET,
             rankrecord.PROOF_SEQUENCE_OFFSET,
+            rankrecord.BATCH_SEQUENCE_OFFSET,
         )
+        self._work_sequence = _even(mapping, rankrecord.WORK_SEQUENCE_OFFSET)
         self._other_sequences = {offset: _even(mapping, offset) for offset in others}
         self._pid = os.getpid()
+        self._times: ThreadTimes | None = None
         self._publish_nothing(UNKNOWN_INT, UNKNOWN_INT, UNKNOWN_INT, UNKNOWN_INT)
         self.beat(UNKNOWN_INT)
         mapping[: rankrecord.HEADER.size] = rankrecord.pack_header()
@@ -64,6 +78,10 @@ class RankRecord:
         self._publish_health()
         self._proof = ProofZone(round, rank, device=0, answers=())
         self._publish_proof()
+        self._work = StepWork(self._times, now)
+        self._publish_work()
+        self._batches = BatchZone(round, rank, ())
+        self._publish_batches()
 
     @property
     def last_step(self) -> int | None:
@@ -92,12 +110,26 @@ class RankRecord:
     def current_phase(self) -> Phase:
         return self._phase
 
-    def begin(self, assignment: Assignment) -> None:
-        """From now on publish for `assignment`: nothing measured yet, phase STARTUP."""
+    def begin(self, assignment: Assignment, *, waits_on_host: bool = False) -> None:
+        """From now on publish for `assignment`: nothing measured yet, phase STARTUP. For the training thread.
+
+        `waits_on_host`: a rank that waits for others sleeps in its training thread, as with collectives on the
+        CPU, so that the kernel knows for how long.
+        """
         part = assignment
+        if self._times is not None:
+            self._times.close()
+        self._times = ThreadTimes() if waits_on_host else None
         self._publish_nothing(part.round, part.rank, part.local_rank, part.world_size)
 
-    def step(self, step: int, loss: float | None, grad_norm: float | None, tokens: int) -> None:
+    def step(
+        self,
+        step: int,
+        loss: float | None,
+        grad_norm: float | None,
+        tokens: int,
+        longest: int = UNKNOWN_INT,
+    ) -> None:
         """Step `step` is complete; the next one waits for its data. None: not measured."""
         now = time.monotonic_ns()
         if self._completed_ns != UNKNOWN_INT:
@@ -110,6 +142,8 @@ class RankRecord:
         self._phase = Phase.DATA
         self._phase_started_ns = now
         self._publish(now)
+        self._work.step(now, tokens, longest)
+        self._publish_work()
 
     def phase(self, phase: Phase) -> None:
         """`phase` begins."""
@@ -117,6 +151,7 @@ class RankRecord:
         self._phase = phase
         self._phase_started_ns = now
         self._publish(now)
+        self._work.phase(phase, now)
 
     def snapshotted(self, step: int) -> None:
         """The state after `step` is whole in the node's memory."""
@@ -175,6 +210,17 @@ class RankRecord:
         """The norm of this rank's own gradient in step `step`, before it was reduced."""
         self._publish_proof(local_norm_step=step, local_grad_norm=norm)
 
+    def batch(self, batch: BatchPrint, again_first: int | None) -> None:
+        """This rank takes `batch` for its step; `again_first` is the step for which its process took it before."""
+        known = self._batches
+        newest = (*known.batches, batch)[-rankrecord.BATCHES_KEPT :]
+        if again_first is None:
+            self._batches = msgspec.structs.replace(known, batches=newest)
+        else:
+            again = {"again_step": batch.step, "first_step": again_first, "again_count": known.again_count + 1}
+            self._batches = msgspec.structs.replace(known, batches=newest, **again)
+        self._publish_batches()
+
     def beat(self, collective_sequence: int) -> None:
         """The process runs; its default group has issued `collective_sequence` collectives."""
         packed = rankrecord.PULSE.pack(time.monotonic_ns(), collective_sequence)
@@ -207,6 +253,17 @@ class RankRecord:
         _write_sequence(mapping, rankrecord.STEP_SEQUENCE_OFFSET, sequence + 2)
         self._step_sequence = sequence + 2
 
+    def _publish_work(self) -> None:
+        sequence, mapping = self._work_sequence, self._mapping
+        _write_sequence(mapping, rankrecord.WORK_SEQUENCE_OFFSET, sequence + 1)
+        _write_work(mapping, rankrecord.WORK_OFFSET, *self._identity[:2], *self._work.fields())
+        _write_sequence(mapping, rankrecord.WORK_SEQUENCE_OFFSET, sequence + 2)
+        self._work_sequence = sequence + 2
+
+    def _publish_batches(self) -> None:
+        packed = rankrecord.pack_batch(self._batches)
+        self._write_zone(rankrecord.BATCH_SEQUENCE_OFFSET, rankrecord.BATCH_OFFSET, packed)
+
     def _publish_replica(self) -> None:
         round_, rank, *_ = self._identity
         packed = rankrecord.pack_replica(rankrecord.ReplicaZone(round_, rank, self._group, self._fingerprints))
@@ -232,6 +289,7 @@ class RankRecord:
 
 _write_sequence = rankrecord.SEQUENCE.pack_into
 _write_step = rankrecord.STEP.pack_into
+_write_work = rankrecord.WORK.pack_into
 
 
 def open_record(run_directory: Path | None, local_rank: int) -> RankRecord:

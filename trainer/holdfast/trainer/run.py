@@ -94,6 +94,7 @@ class Run:
         loss: Number | None = None,
         grad_norm: Number | None = None,
         tokens: int = UNKNOWN_INT,
+        longest: int = UNKNOWN_INT,
         skipped: bool = False,
     ) -> None:
         """Step `step` is complete: call this after `optimizer.step()`, once per step.
@@ -102,7 +103,8 @@ class Run:
         may be tensors of one element; one on an accelerator is published a step late rather than waited for. One
         that is NaN or infinite is a fault, unless the optimizer did not run at this
         step: because `should_skip` said so, or because the script left it out by itself on all ranks (`skipped`),
-        as a gradient scaler does. `tokens` are this rank's in this step. Costs a few microseconds.
+        as a gradient scaler does. `tokens` are this rank's in this step, `longest` is its longest sequence:
+        a rank that is slow since it has more to do is no fault of its machine. Costs a few microseconds.
 
         Raises RoundEnded when the round is over.
         """
@@ -110,7 +112,9 @@ class Run:
             loss, grad_norm = self._drill.step(step, loss, grad_norm)
         if skipped:
             self._skips.left_out(step)
-        self._record.step(step, self._loss.take(step, loss), self._grad_norm.take(step, grad_norm), tokens)
+        self._record.step(
+            step, self._loss.take(step, loss), self._grad_norm.take(step, grad_norm), tokens, longest
+        )
         if self._watched is not None:
             self._watched.completed(step)
         self._here().check()
@@ -327,7 +331,7 @@ class Run:
         if assignment.local_rank != self._record_rank:
             self._record = open_record(self._run_directory, assignment.local_rank)
             self._record_rank = assignment.local_rank
-        self._record.begin(assignment)
+        self._record.begin(assignment, waits_on_host=self._backend == "gloo")
         self._skips = Skips(self._record)
         self._loss.forget()
         self._grad_norm.forget()

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import ceil, log2
 from types import MappingProxyType
 from typing import Final, TypeVar, cast
 
@@ -16,8 +17,19 @@ from holdfast.agent.sensors.process import WatchedProcess
 from holdfast.api import rankrecord
 from holdfast.api.decoding import decode
 from holdfast.api.errors import Malformed
-from holdfast.api.rankrecord import UNKNOWN_INT, HealthZone, ProofZone, PulseZone, ReplicaZone, StepZone
+from holdfast.api.rankrecord import (
+    UNKNOWN_INT,
+    BatchZone,
+    HealthZone,
+    ProofZone,
+    PulseZone,
+    ReplicaZone,
+    StepZone,
+    WorkZone,
+)
 from holdfast.api.telemetry import (
+    BatchAgain,
+    BatchTaken,
     DeviceAnswered,
     NonFinite,
     ParametersChanged,
@@ -25,6 +37,7 @@ from holdfast.api.telemetry import (
     ProcessState,
     RankSample,
     SkippedSteps,
+    StepWork,
     Unreadable,
 )
 
@@ -35,14 +48,14 @@ _NANOSECONDS: Final = 1e9
 _FILES_MAX: Final = 8192
 _RECORDS_MAX: Final = 256  # a node has some dozen ranks
 
-_Told = ParametersFingerprinted | DeviceAnswered | ParametersChanged
+_Told = ParametersFingerprinted | DeviceAnswered | ParametersChanged | BatchTaken
 _TOLD: msgspec.msgpack.Decoder[tuple[RankSample, tuple[_Told, ...]]] = msgspec.msgpack.Decoder(
     tuple[RankSample, tuple[_Told, ...]]
 )
 Locate = Callable[[int, float], int | None]
 """The id, as this process knows it, of the process a record names; None while it is not known. Takes `now`."""
 
-Zone = TypeVar("Zone", StepZone, ReplicaZone, PulseZone, HealthZone, ProofZone)
+Zone = TypeVar("Zone", StepZone, ReplicaZone, PulseZone, HealthZone, ProofZone, WorkZone, BatchZone)
 
 # A writer holds a zone for about a microsecond. One that was preempted or stopped inside holds it for
 # milliseconds or for ever; trying longer would only burn the core it may be waiting for.
@@ -56,6 +69,8 @@ _ZONES: Final[Mapping[type, tuple[int, Callable[[bytes], object]]]] = MappingPro
         PulseZone: (rankrecord.PULSE_SEQUENCE_OFFSET, rankrecord.unpack_pulse),
         HealthZone: (rankrecord.HEALTH_SEQUENCE_OFFSET, rankrecord.unpack_health),
         ProofZone: (rankrecord.PROOF_SEQUENCE_OFFSET, rankrecord.unpack_proof),
+        WorkZone: (rankrecord.WORK_SEQUENCE_OFFSET, rankrecord.unpack_work),
+        BatchZone: (rankrecord.BATCH_SEQUENCE_OFFSET, rankrecord.unpack_batch),
     }
 )
 
@@ -76,19 +91,28 @@ class RankRecord:
         """Open `path`. Raises OSError, as for a symbolic link: the workers must not choose what we read."""
         # A FIFO under a record's name would block a plain open, and with it the agent, for ever.
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        self._size = rankrecord.SIZE
 
     def close(self) -> None:
         os.close(self._file)
 
     def check(self) -> None:
-        """Raises RecordUnreadable when the file is no rank record of this version."""
-        problem = rankrecord.check_header(self._bytes(rankrecord.SIZE, 0))
+        """Raises RecordUnreadable when the file is no rank record of a version that is read."""
+        header = self._bytes(rankrecord.HEADER.size, 0)
+        size: int = rankrecord.HEADER.unpack(header)[2]
+        problem = rankrecord.check_header(header.ljust(size, b"\0"))
         if problem is not None:
             raise RecordUnreadable(problem)
+        self._bytes(size, 0)
+        self._size = size
 
     def zone(self, kind: type[Zone]) -> Zone | None:
-        """What its writer last published there; None before it ever did. Raises RecordUnreadable."""
+        """What its writer last published there; None before it ever did, and where its version has no such zone.
+        Raises RecordUnreadable.
+        """
         sequence_offset, unpack = _ZONES[kind]
+        if sequence_offset >= self._size:
+            return None
         published = False
         for attempt in range(_ATTEMPTS):
             before = self._bytes(rankrecord.SEQUENCE.size, sequence_offset)
@@ -100,7 +124,7 @@ class RankRecord:
             # first) shows for a moment, so it never counts as unlocked.
             if sequence == 0 or sequence % 2:
                 continue
-            record = self._bytes(rankrecord.SIZE, 0)
+            record = self._bytes(self._size, 0)
             if self._bytes(rankrecord.SEQUENCE.size, sequence_offset) == before:
                 try:
                     return cast(Zone, unpack(record))
@@ -205,8 +229,12 @@ class _FollowedRank:
         self._step: StepZone | None = None
         self._pulse: PulseZone | None = None
         self._health: HealthZone | None = None
+        self._work: WorkZone | None = None
+        self._stopped = _StoppedTime()
+        self._batch: BatchZone | None = None
         self._fingerprints = _ToldUpTo()
         self._proofs = _ToldUpTo()
+        self._batches = _ToldUpTo()
         self._local_grad_norm: float | None = None
         self._process: WatchedProcess | None = None
         self._named_pid = UNKNOWN_INT  # as the record has it
@@ -231,13 +259,20 @@ class _FollowedRank:
             measured = proof is not None and proof.local_norm_step != UNKNOWN_INT
             self._local_grad_norm = proof.local_grad_norm if proof is not None and measured else None
             fingerprints = self._fingerprints.new_in(self._record.zone(ReplicaZone), now)
-            told = (*self._proofs.new_in(proof, now), *fingerprints)
+            self._work = self._record.zone(WorkZone) or self._work
+            self._batch = self._record.zone(BatchZone) or self._batch
+            batches = self._batches.new_in(self._told_of_batches(), now)
+            told = (*self._proofs.new_in(proof, now), *fingerprints, *batches)
         except RecordUnreadable as error:
             reason = str(error)
         if self._step is None or self._step.rank == UNKNOWN_INT:
             return _Look(problem=reason)  # a worker that was given no rank yet is nobody's rank
         process = self._process_state(self._step.pid, now)
         sample = sample_of(self._step, self._pulse, process, now, health=self._health)
+        if (work := self._work) is not None and work.round == self._step.round and work.steps > 0:
+            sample = replace(sample, work=_work_of(work, self._stopped.take(work, process, now)))
+        if (batch := self._batch) is not None and batch.round == self._step.round and batch.again_count:
+            sample = replace(sample, again=BatchAgain(batch.again_step, batch.first_step, batch.again_count))
         if self._local_grad_norm is not None:
             sample = replace(sample, local_grad_norm=self._local_grad_norm)
         if self._member:
@@ -249,6 +284,15 @@ class _FollowedRank:
         except Malformed as error:
             return _Look(problem=f"it tells what no training does: {error}")
         return _Look(sample, reason, told)
+
+    def _told_of_batches(self) -> BatchZone | None:
+        """The batches that are worth telling: about one a second, the same steps on all ranks."""
+        zone, step = self._batch, self._step
+        if zone is None or step is None or not zone.batches:
+            return None
+        a_second = _NANOSECONDS / step.step_time_ns if step.step_time_ns > 0 else 1.0
+        every = 1 << max(0, ceil(log2(max(a_second, 1.0))))
+        return replace(zone, batches=tuple(each for each in zone.batches if each.step % every == 0))
 
     def close(self) -> None:
         self._record.close()
@@ -276,7 +320,7 @@ class _ToldUpTo:
         self._about = (UNKNOWN_INT, UNKNOWN_INT)
         self._step = self._changed_step = UNKNOWN_INT
 
-    def new_in(self, zone: ReplicaZone | ProofZone | None, now: float) -> tuple[_Told, ...]:
+    def new_in(self, zone: ReplicaZone | ProofZone | BatchZone | None, now: float) -> tuple[_Told, ...]:
         """What was not told before, oldest first; but a change comes first: answers after it prove less."""
         if zone is None:
             return ()
@@ -289,6 +333,11 @@ class _ToldUpTo:
                 if one.step > self._step:
                     age_s = _age_s(one.at_ns, now)
                     new.append(ParametersFingerprinted(*about, zone.group, one.step, one.value, age_s))
+        elif isinstance(zone, BatchZone):
+            for taken in zone.batches:
+                if taken.step > self._step:
+                    counts = (_known(taken.samples), _known(taken.tokens))
+                    new.append(BatchTaken(*about, taken.step, taken.value, _age_s(taken.at_ns, now), *counts))
         else:
             if zone.changed_step not in (UNKNOWN_INT, self._changed_step):
                 self._changed_step = zone.changed_step
@@ -298,9 +347,43 @@ class _ToldUpTo:
                 if answer.step > self._step:
                     said = (answer.step, answer.value, answer.looks)
                     new.append(DeviceAnswered(*about, zone.device, *said, _age_s(answer.at_ns, now)))
-        told = zone.fingerprints if isinstance(zone, ReplicaZone) else zone.answers
-        self._step = max([self._step, *(each.step for each in told)])
+        self._step = max([self._step, *(each.step for each in new if not isinstance(each, ParametersChanged))])
         return tuple(new)
+
+
+class _StoppedTime:
+    """For how long a rank's process was stopped since the sums of its round began: no kernel counts that."""
+
+    def __init__(self) -> None:
+        self._round = UNKNOWN_INT
+        self._looked_at = 0.0
+        self._total_s = 0.0
+
+    def take(self, work: WorkZone, process: ProcessState, now: float) -> float:
+        """Seconds, by how the process was found in each look."""
+        if work.round != self._round:
+            self._round, self._total_s = work.round, 0.0
+        elif process is ProcessState.STOPPED:
+            self._total_s += now - self._looked_at
+        self._looked_at = now
+        return self._total_s
+
+
+def _work_of(zone: WorkZone, stopped_s: float) -> StepWork:
+    waited, delayed = (None if each < 0 else each / _NANOSECONDS for each in (zone.waited_ns, zone.delayed_ns))
+    return StepWork(
+        steps=zone.steps,
+        wall_s=zone.wall_ns / _NANOSECONDS,
+        data_s=zone.data_ns / _NANOSECONDS,
+        checkpoint_s=zone.checkpoint_ns / _NANOSECONDS,
+        idle_s=zone.idle_ns / _NANOSECONDS,
+        collected_s=zone.collected_ns / _NANOSECONDS,
+        waited_s=waited,
+        delayed_s=delayed,
+        stopped_s=stopped_s,
+        tokens=_known(zone.tokens),
+        longest=_known(zone.longest),
+    )
 
 
 def sample_of(

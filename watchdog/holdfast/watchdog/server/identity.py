@@ -10,12 +10,11 @@ from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.membership import Join
 from holdfast.api.round import Round
 from holdfast.api.telemetry import (
-    DeviceAnswered,
     NodeEvent,
     NodeReport,
     ParametersChanged,
-    ParametersFingerprinted,
     RankSample,
+    Statement,
 )
 from holdfast.watchdog.access.auth import Caller
 from holdfast.watchdog.server.connection import BadMessage
@@ -132,7 +131,7 @@ def credible(report: NodeReport, newest: Round | None) -> NodeReport:
 
 
 def _is_own(said: RankSample | NodeEvent, newest: Round) -> bool:
-    if not isinstance(said, RankSample | ParametersFingerprinted | DeviceAnswered | ParametersChanged):
+    if not isinstance(said, RankSample | Statement | ParametersChanged):
         return True  # of the node: the agent's own word
     if not said.member or said.round != newest.number:
         return True

@@ -1,0 +1,149 @@
+"""What a step is made of: the sums of a round, by a clock and a kernel of the test's own."""
+
+import gc
+import threading
+import time
+
+import pytest
+
+from holdfast.api.rankrecord import UNKNOWN_INT, Phase
+from holdfast.trainer.stepwork import StepWork, ThreadTimes, follow_collector
+
+NAMES = (
+    "steps",
+    "wall",
+    "data",
+    "checkpoint",
+    "idle",
+    "waited",
+    "delayed",
+    "collected",
+    "tokens",
+    "longest",
+)
+
+
+class Kernel(ThreadTimes):
+    """Counts what the test says."""
+
+    def __init__(self) -> None:
+        self.ran = self.delayed = 0
+
+    def read(self) -> tuple[int, int] | None:
+        return self.ran, self.delayed
+
+    def close(self) -> None:
+        pass
+
+
+class Loop:
+    """A training loop in virtual time."""
+
+    def __init__(self, *, is_on_host: bool = True) -> None:
+        self.kernel, self.now = Kernel(), 1000
+        self.work = StepWork(self.kernel if is_on_host else None, self.now)
+
+    def lives(self, *, ran: int = 0, delayed: int = 0, waited: int = 0) -> None:
+        self.kernel.ran += ran
+        self.kernel.delayed += delayed
+        self.now += ran + delayed + waited
+
+    def phase(self, phase: Phase) -> None:
+        self.work.phase(phase, self.now)
+
+    def step(self, tokens: int = 10, longest: int = 5) -> None:
+        self.work.step(self.now, tokens, longest)
+
+    @property
+    def sums(self) -> dict[str, int]:
+        return dict(zip(NAMES, self.work.fields(), strict=True)) | {"collected": 0}
+
+
+def test_a_step_is_split_by_its_phases_and_the_first_one_is_left_out() -> None:
+    loop = Loop()
+    for first in (True, False, False):
+        loop.phase(Phase.DATA)
+        loop.lives(ran=1, waited=6)
+        loop.phase(Phase.FORWARD)
+        loop.lives(ran=500 if first else 20, delayed=3, waited=4)
+        loop.phase(Phase.BACKWARD)
+        loop.lives(ran=40, waited=10)
+        loop.step()
+        loop.phase(Phase.CHECKPOINT)
+        loop.lives(ran=2, waited=9)
+    assert loop.sums == {
+        "steps": 2,
+        "wall": 2 * (7 + 27 + 50 + 11),
+        "data": 14,
+        "checkpoint": 22,
+        "idle": 0,
+        "waited": 28,
+        "delayed": 6,
+        "collected": 0,
+        "tokens": 20,
+        "longest": 10,
+    }
+
+
+def test_a_loop_that_tells_of_no_phase_trained_all_the_time() -> None:
+    loop = Loop()
+    for _ in range(3):
+        loop.lives(ran=30, delayed=5, waited=7)
+        loop.step()
+    assert [loop.sums[name] for name in ("wall", "data", "waited", "delayed")] == [84, 0, 14, 10]
+
+
+def test_evaluation_and_a_wait_in_it_are_no_training() -> None:
+    loop = Loop()
+    loop.step()
+    loop.phase(Phase.FORWARD)
+    loop.lives(ran=10)
+    loop.phase(Phase.IDLE)
+    loop.lives(waited=100)
+    loop.phase(Phase.FORWARD)
+    loop.lives(ran=10, waited=1)
+    loop.step()
+    assert [loop.sums[name] for name in ("wall", "idle", "waited")] == [121, 100, 1]
+
+
+def test_where_the_host_knows_nothing_the_wait_is_unknown() -> None:
+    loop = Loop(is_on_host=False)
+    for _ in range(3):
+        loop.lives(ran=30, waited=7)
+        loop.step(longest=UNKNOWN_INT)
+    assert [loop.sums[name] for name in ("waited", "delayed", "tokens", "longest")] == [-1, -1, 20, -1]
+
+
+def test_what_a_kernel_stops_telling_stays_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop()
+    loop.step()
+    monkeypatch.setattr(loop.kernel, "read", lambda: None)
+    loop.step()
+    monkeypatch.undo()
+    loop.step()
+    loop.step()
+    assert [loop.sums[name] for name in ("steps", "waited", "delayed")] == [3, -1, -1]
+
+
+def test_the_kernels_own_count_grows_with_what_a_thread_does() -> None:
+    times = ThreadTimes()
+    before = times.read()
+    end = time.thread_time_ns() + 20_000_000
+    while time.thread_time_ns() < end:
+        pass
+    after = times.read()
+    times.close()
+    assert times.read() is None
+    assert times.thread == threading.get_native_id()
+    assert before is not None
+    assert after is not None
+    assert after[0] - before[0] >= 15_000_000
+
+
+def test_the_collectors_pauses_are_counted() -> None:
+    clock = follow_collector()
+    assert follow_collector() is clock
+    assert gc.callbacks.count(clock.told) == 1
+    before = clock.total_ns
+    gc.collect()
+    assert clock.total_ns > before

@@ -1,0 +1,161 @@
+"""What this rank's steps are made of: sums that the rank record publishes, taken without waiting for anything.
+
+In synchronous training all ranks take equally long for a step; who is slow is who waits least. So what counts is
+what a rank did itself. The time of a step is split by the phases that the loop tells of. Of the phases in which it
+trains, the kernel's scheduler says how long the training thread ran and how long it was ready to run without a
+processor; in what is left it waited. A collective on the CPU sleeps until the others are there. On a GPU the
+host's thread sleeps and spins for reasons of its own: there the wait is Unknown.
+
+Source: https://docs.kernel.org/scheduler/sched-stats.html (/proc/<pid>/schedstat: time on the processor, time on a
+run queue, in nanoseconds)
+"""
+
+import gc
+import os
+import threading
+import time
+from typing import Final
+
+from holdfast.api.rankrecord import UNKNOWN_INT, Phase
+
+_TRAINS: Final = tuple(phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER) for phase in Phase)
+_ENOUGH: Final = 64  # bytes for three numbers
+
+
+class ThreadTimes:
+    """How long the thread that makes this has run and has been ready to run, as the kernel counts."""
+
+    def __init__(self) -> None:
+        """Where the kernel keeps no such count, `read` knows nothing."""
+        self.thread = threading.get_native_id()
+        try:
+            self._file = os.open(f"/proc/self/task/{self.thread}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._file = -1
+
+    def read(self) -> tuple[int, int] | None:
+        """Nanoseconds on a processor and on a run queue; None: Unknown."""
+        if self._file < 0:
+            return None
+        ran, delayed, *_ = os.pread(self._file, _ENOUGH, 0).split()
+        return int(ran), int(delayed)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+class CollectorClock:
+    """How long Python's garbage collector has kept this process from running: it holds all threads."""
+
+    def __init__(self) -> None:
+        self.total_ns = 0
+        self._began_ns = 0
+
+    def told(self, what: str, _: object) -> None:
+        """What `gc.callbacks` are called with."""
+        if what == "start":
+            self._began_ns = time.perf_counter_ns()
+        elif self._began_ns:
+            self.total_ns += time.perf_counter_ns() - self._began_ns
+            self._began_ns = 0
+
+
+_collector = CollectorClock()
+
+
+def follow_collector() -> CollectorClock:
+    """The clock of this process, which runs from the first call on."""
+    if _collector.told not in gc.callbacks:
+        gc.callbacks.append(_collector.told)
+    return _collector
+
+
+class StepWork:
+    """The sums of one round, as in the record's work zone. Belongs to the training thread; times are
+    CLOCK_MONOTONIC in nanoseconds.
+
+    A loop that tells of no phase between two steps trained all the time: how long it waited for data is not known,
+    and counted as training.
+    """
+
+    def __init__(self, times: ThreadTimes | None, now_ns: int) -> None:
+        """`times` None: what the host's thread waits for says nothing."""
+        self._times = times
+        self._collector = follow_collector()
+        self._phase = Phase.STARTUP
+        self._is_told = True  # whether the loop has told of a phase since the step before
+        self._steps = UNKNOWN_INT  # 0 once the first has ended
+        self._clear(now_ns)
+
+    def _clear(self, now_ns: int) -> None:
+        self._began_ns = self._ended_ns = self._since_ns = now_ns
+        self._spent = [0] * len(Phase)
+        self._collected_from_ns = self._collector.total_ns
+        self._waited_ns = self._delayed_ns = UNKNOWN_INT if self._times is None else 0
+        self._tokens = self._longest = 0
+        self._mark(now_ns)
+
+    def phase(self, phase: Phase, now_ns: int) -> None:
+        """`phase` begins."""
+        trained, trains = _TRAINS[self._phase], _TRAINS[phase]
+        self._spent[self._phase] += now_ns - self._since_ns
+        if trained and not trains:
+            self._account(now_ns)
+        elif trains and not trained:
+            self._mark(now_ns)
+        self._phase, self._since_ns, self._is_told = phase, now_ns, True
+
+    def step(self, now_ns: int, tokens: int, longest: int) -> None:
+        """A step is complete; the next one waits for its data."""
+        phase = self._phase if self._is_told else Phase.FORWARD
+        self._spent[phase] += now_ns - self._since_ns
+        if _TRAINS[phase]:
+            self._account(now_ns)
+        else:
+            self._mark(now_ns)
+        self._phase, self._since_ns, self._is_told = Phase.DATA, now_ns, False
+        self._steps += 1
+        if self._steps == 0:
+            self._clear(now_ns)
+            return
+        self._ended_ns = now_ns
+        self._tokens = _sum(self._tokens, tokens)
+        self._longest = _sum(self._longest, longest)
+
+    def _mark(self, now_ns: int) -> None:
+        """Training may begin now."""
+        self._marked_ns = now_ns
+        self._read = None if self._times is None else self._times.read()
+
+    def _account(self, now_ns: int) -> None:
+        """What began at the mark was training."""
+        marked_ns, before = self._marked_ns, self._read
+        self._mark(now_ns)
+        if before is None or self._read is None:
+            self._waited_ns = self._delayed_ns = UNKNOWN_INT
+        elif self._waited_ns != UNKNOWN_INT:
+            ran, delayed = self._read[0] - before[0], self._read[1] - before[1]
+            self._delayed_ns += delayed
+            self._waited_ns += max(0, now_ns - marked_ns - ran - delayed)
+
+    def fields(self) -> tuple[int, ...]:
+        """The work zone's, from `steps` on."""
+        spent = self._spent
+        return (
+            max(0, self._steps),
+            self._ended_ns - self._began_ns,
+            spent[Phase.DATA],
+            spent[Phase.CHECKPOINT],
+            spent[Phase.IDLE] + spent[Phase.STARTUP],
+            self._waited_ns,
+            self._delayed_ns,
+            self._collector.total_ns - self._collected_from_ns,
+            self._tokens,
+            self._longest,
+        )
+
+
+def _sum(known: int, more: int) -> int:
+    return UNKNOWN_INT if known < 0 or more < 0 else known + more
