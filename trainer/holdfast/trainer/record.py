@@ -30,7 +30,7 @@ from holdfast.api.rankrecord import (
     ProofZone,
 )
 from holdfast.api.telemetry import NonFinite
-from holdfast.trainer.stepwork import StepWork, ThreadTimes
+from holdfast.trainer.stepwork import PUBLISHED_EVERY_NS, StepWork, ThreadTimes
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class RankRecord:
         self._proof = ProofZone(round, rank, device=0, answers=())
         self._publish_proof()
         self._work = StepWork(self._times, now)
-        self._publish_work()
+        self._publish_work(now - PUBLISHED_EVERY_NS)
         self._batches = BatchZone(round, rank, ())
         self._publish_batches()
 
@@ -143,7 +143,8 @@ class RankRecord:
         self._phase_started_ns = now
         self._publish(now)
         self._work.step(now, tokens, longest)
-        self._publish_work()
+        if now >= self._work_due_ns:
+            self._publish_work(now)
 
     def phase(self, phase: Phase) -> None:
         """`phase` begins."""
@@ -253,7 +254,8 @@ class RankRecord:
         _write_sequence(mapping, rankrecord.STEP_SEQUENCE_OFFSET, sequence + 2)
         self._step_sequence = sequence + 2
 
-    def _publish_work(self) -> None:
+    def _publish_work(self, now_ns: int) -> None:
+        self._work_due_ns = now_ns + PUBLISHED_EVERY_NS
         sequence, mapping = self._work_sequence, self._mapping
         _write_sequence(mapping, rankrecord.WORK_SEQUENCE_OFFSET, sequence + 1)
         _write_work(mapping, rankrecord.WORK_OFFSET, *self._identity[:2], *self._work.fields())
