@@ -8,6 +8,7 @@ from trainer_builders import assignment
 from holdfast.api import rankrecord
 from holdfast.api.control import record_file_name
 from holdfast.api.rankrecord import UNKNOWN_INT, HealthZone, Odd, Phase, PulseZone, ReplicaZone, StepZone
+from holdfast.trainer import record as record_module
 from holdfast.trainer.record import RankRecord, open_record
 
 
@@ -78,6 +79,33 @@ def test_a_phase_moves_the_publication_but_not_the_step(tmp_path: Path) -> None:
     after = step_zone(tmp_path)
     assert (after.step, after.phase) == (1, Phase.BACKWARD)
     assert after.phase_started_ns == after.published_ns > before.published_ns
+
+
+def test_what_steps_are_made_of_is_published_but_not_of_each_short_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = lambda: rankrecord.unpack_work(raw(tmp_path))  # noqa: E731
+    record = begun(tmp_path)
+    assert (work().round, work().rank, work().steps) == (7, 0, 0)
+    for step in range(1, 4):
+        record.step(step, 3.5, 0.25, 4096, 512)
+    assert work().steps == 0, "within a twentieth of a second"
+    monkeypatch.setattr(record_module, "PUBLISHED_EVERY_NS", 0)
+    record = begun(tmp_path)
+    for step in range(1, 4):
+        record.phase(Phase.FORWARD)
+        record.step(step, 3.5, 0.25, 4096, 512)
+    zone = work()
+    assert (zone.steps, zone.tokens, zone.longest) == (2, 8192, 1024)
+    assert zone.wall_ns >= zone.data_ns > 0
+    assert (zone.waited_ns, zone.delayed_ns) == (UNKNOWN_INT, UNKNOWN_INT), "nobody said that it waits on the host"
+    record.begin(assignment(round=8, rank=1, world_size=2, local_rank=0), waits_on_host=True)
+    record.step(1, 3.5, 0.25, 4096)
+    record.step(2, 3.5, 0.25, 4096)
+    zone = work()
+    assert (zone.round, zone.steps, zone.tokens, zone.longest) == (8, 1, 4096, UNKNOWN_INT)
+    assert zone.waited_ns >= 0
+    assert zone.delayed_ns >= 0
 
 
 def test_a_snapshot_is_published_until_the_round_ends(tmp_path: Path) -> None:
