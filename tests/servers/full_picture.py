@@ -4,6 +4,8 @@ from dataclasses import fields
 from types import UnionType
 from typing import Any, get_args, get_type_hints
 
+import msgspec
+
 from holdfast.agent.nodeview import NodeView
 from holdfast.agent.reading import (
     ClockDetail,
@@ -26,6 +28,7 @@ from holdfast.api.telemetry import (
     PreemptionNoticed,
     ProcessState,
     RankSample,
+    StepWork,
     XidRaised,
 )
 
@@ -58,7 +61,9 @@ def full_picture() -> NodeView:
 
 
 def _rank(rank: int) -> RankSample:
-    return RankSample(4, rank, ProcessState.RUNNING, Phase.DATA, 1.0, 1.0, 0.1, 7, 9, 0.5, 2.5, 1.0, 4096)
+    work = StepWork(9, 4.5, 0.1, 0.1, 0.1, 0.1, 1.0, 0.1, 0.0, 36_864, 4096)
+    known = RankSample(4, rank, ProcessState.RUNNING, Phase.DATA, 1.0, 1.0, 0.1, 7, 9, 0.5, 2.5, 1.0, 4096)
+    return msgspec.structs.replace(known, work=work)
 
 
 def _gpu(index: int) -> GpuDetail:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+import msgspec
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from full_picture import full_picture
@@ -40,6 +41,7 @@ from holdfast.api.telemetry import (
     ProcessKilledForMemory,
     ProcessState,
     RankSample,
+    StepWork,
     Unreadable,
     XidRaised,
 )
@@ -150,6 +152,20 @@ async def test_tokens_are_counted_over_steps_and_rounds() -> None:
     samples = await scraped(picture)
     assert samples.of("holdfast_rank_tokens_total", RANK_LABELS) == (1 + 3 + 1) * 100
     assert samples.of("holdfast_rank_step_tokens", RANK_LABELS) == 100
+
+
+async def test_the_parts_of_a_rounds_steps_add_up_to_it() -> None:
+    work = StepWork(4, 10.0, 1.0, 0.5, 0.25, 0.125, 3.0, 0.75, 2.0)
+    name, parts = "holdfast_rank_step_part_seconds_total", {}
+    samples = await scraped(picture_of(Reading(ranks=(msgspec.structs.replace(RANK, work=work),))))
+    for part in ("data", "paused", "waiting", "training"):
+        parts[part] = samples.of(name, RANK_LABELS, part=part)
+    assert parts == {"data": 1.0, "paused": 0.75, "waiting": 1.0, "training": 7.25}
+    assert sum(parts.values()) == 10.0
+    unknown = msgspec.structs.replace(work, waited_s=None, delayed_s=None, stopped_s=0.0)
+    samples = await scraped(picture_of(Reading(ranks=(msgspec.structs.replace(RANK, work=unknown),))))
+    assert samples.of(name, RANK_LABELS, part="waiting") is None
+    assert samples.of(name, RANK_LABELS, part="training") == 8.25
 
 
 async def test_fingerprints_are_counted() -> None:
@@ -381,7 +397,7 @@ async def test_who_accepts_openmetrics_gets_it_and_everybody_else_the_older_form
 def test_a_node_of_eight_gpus_and_ranks_is_scraped_in_few_series() -> None:
     samples = [sample for family in families_of(full_picture()) for sample in family.samples]
     of_ranks = [sample for sample in samples if sample.name.startswith("holdfast_rank_")]
-    assert len(of_ranks) == 8 * 10
+    assert len(of_ranks) == 8 * 14
     assert len(samples) < 800
 
 

@@ -46,6 +46,13 @@ _RANKS = (
     Metric("holdfast_rank_loss", _GAUGE, "Loss as last published.", RANK),
     Metric("holdfast_rank_grad_norm", _GAUGE, "Gradient norm as last published.", RANK),
     Metric("holdfast_rank_step_seconds", _GAUGE, "Duration of the last step.", RANK),
+    Metric(
+        "holdfast_rank_step_part_seconds_total",
+        _COUNTER,
+        "What the round's steps were made of: data, paused (to save or to evaluate), waiting (for others), and "
+        "training, which is the rest.",
+        (*RANK, "part"),
+    ),
     Metric("holdfast_rank_step_tokens", _GAUGE, "Tokens this rank trained on in the last step.", RANK),
     Metric(
         "holdfast_rank_tokens_total", _COUNTER, "Tokens this rank trained on, as far as steps were seen.", RANK
