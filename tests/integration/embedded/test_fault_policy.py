@@ -164,7 +164,8 @@ def test_what_is_lost_and_what_hangs_is_what_the_policy_says(ended: Ended) -> No
     launcher = next(each for each in ended.commands if "holdfast.agent.launch" in each)
     assert launcher[launcher.index("--heartbeat-interval") + 1] == "0.5"
     assert f"silent for {LOST_S:.1f} s" in ended.said
-    assert re.search(r"rank 0 did not arrive: .* no progress for [5-9]\.\d s", ended.says("Hang"))
+    # The age is as of the rank's newest sample, which may be 0.1 s older than it seems.
+    assert re.search(r"rank 0 did not arrive: .* no progress for (4\.9|[5-9]\.\d) s", ended.says("Hang"))
     killed, replaced = ended.seconds_of("injecting: kill-node"), ended.seconds_of("takes the place of")
     assert replaced - killed >= REPLACED_AFTER_S - 0.1  # as rounded
 
