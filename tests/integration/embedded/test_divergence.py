@@ -1,6 +1,6 @@
 """One poisoned batch throws the parameters far off, and the loss stays high: the run goes back by itself, leaves
 out what led to it, and is the run that never met it, bit for bit. For a while its learning rate is half, also in a
-round that a crash begins meanwhile.
+round that a crash begins meanwhile. What a gradient norm may be is as the job says, too.
 """
 
 import json
@@ -10,14 +10,17 @@ import pytest
 import torch
 from embeddedrun import holdfast, job_file
 
+from holdfast.trainer import SpikeGuard
+
 POISONED, UNTIL, SKIPPED, SLOW = 430, 620, 20, 120
+SPIKED, GUARDED, SKIP_ABOVE, DEVIATIONS = 50, 60, 5, 2
 
 TRAINS = f"""
 import json, os, signal, sys, time
 from pathlib import Path
 import torch, torch.distributed as dist
 from holdfast.checkpoint import Checkpointer
-from holdfast.trainer import Run
+from holdfast.trainer import Run, SpikeGuard
 
 run = Run(backend="gloo")
 crashed = Path(sys.argv[2])
@@ -32,14 +35,20 @@ class Batches:
 
 def train(part):
     model, optimizer = made()
-    saves = Checkpointer(run, model=model, optimizer=optimizer, every_steps=50)
+    guard = SpikeGuard(part)
+    saves = Checkpointer(run, model=model, optimizer=optimizer, extra=dict(spikes=guard), every_steps=50)
     for step, (index, x, y) in saves.steps(Batches(part.rank), until={UNTIL}):
         time.sleep(0.02)
         loss = (model(x) - y).square().mean()
         loss.backward()
         for each in model.parameters():
             dist.all_reduce(each.grad)
-        optimizer.step()
+        is_spike = False
+        if step <= {GUARDED}:
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), guard.max_norm)
+            is_spike = run.should_skip(step, grad_norm=norm, guard=guard)
+        if not is_spike:
+            optimizer.step()
         optimizer.zero_grad()
         run.step(step, loss=loss)
         if index == {POISONED + 80} and part.rank == 1 and not crashed.exists():
@@ -63,7 +72,8 @@ def batch(index, rank):
     drawn = torch.Generator().manual_seed(1000 * index + rank)
     x = torch.randn(32, 8, generator=drawn)
     y = x.sum(dim=1, keepdim=True) + 0.3 * torch.randn(32, 1, generator=drawn)
-    return index, x, y * (1e5 if index == {POISONED} and rank == 1 else 1.0)
+    too_large = 1e5 if index == {POISONED} and rank == 1 else 12.0 if index == {SPIKED} else 1.0
+    return index, x, y * too_large
 """
 
 
@@ -75,6 +85,7 @@ def undisturbed(indices: list[int], *, cut_at: int, cut_until: int) -> list[floa
     space: dict[str, object] = {"torch": torch}
     exec(MODEL, space)
     model, optimizer = space["made"]()  # type: ignore[operator]
+    guard = SpikeGuard(skip_above=SKIP_ABOVE, deviations=DEVIATIONS)
     losses = []
     for step, index in enumerate(indices, start=1):
         optimizer.param_groups[0]["lr"] = 0.001 if cut_at <= step <= cut_until else 0.002
@@ -89,7 +100,14 @@ def undisturbed(indices: list[int], *, cut_at: int, cut_until: int) -> list[floa
             optimizer.zero_grad()
         for each, first, second in zip(model.parameters(), *gradients, strict=True):
             each.grad = first + second
-        optimizer.step()
+        is_spike = False
+        if step <= GUARDED:
+            norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), guard.max_norm))
+            is_spike = guard.is_spike(norm)
+            assert is_spike is (index == SPIKED)
+            guard.learn(norm, skipped=is_spike)
+        if not is_spike:
+            optimizer.step()
         optimizer.zero_grad()
     return losses
 
@@ -104,7 +122,7 @@ def test_a_divergence_is_gone_back_for_and_what_led_to_it_left_out(tmp_path: Pat
         nodes="{min: 2, max: 2}",
         more="  faultPolicy:\n    heartbeat: {interval: 100ms, lost: 3s}\n"
         f"    loss: {{rewindAfter: 50steps, skipBatches: {SKIPPED}, learningRateScale: 0.5,"
-        f" learningRateSteps: {SLOW}}}\n",
+        f" learningRateSteps: {SLOW}, skipAboveNorm: {SKIP_ABOVE}, clipDeviations: {DEVIATIONS}}}\n",
     )
     state = tmp_path / "state"
     ended = holdfast("run", job, "--state-dir", state)
