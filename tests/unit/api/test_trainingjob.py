@@ -246,8 +246,8 @@ BAD_SPECS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"faultPolicy": {"loss": {"learningRateSteps": 100}}},
-        "spec.faultPolicy.loss.learningRateSteps: '100' is not accepted; write learningRateScale below 1 as well, or "
-        "leave this out",
+        "spec.faultPolicy.loss.learningRateSteps: '100' is not accepted; write learningRateScale below 1 as well, "
+        "or leave this out",
     ),
     (
         {"faultPolicy": {"loss": {"skipAboveNorm": 1}}},

@@ -16,6 +16,11 @@ MAKES: dict[str, Callable[[Optimizer], object]] = {
     "none": lambda optimizer: None,
     "lambda": lambda optimizer: schedulers.LambdaLR(optimizer, lambda step: 1.0 / (1 + step)),
     "step": lambda optimizer: schedulers.StepLR(optimizer, step_size=3, gamma=0.5),
+    "cosine": lambda optimizer: schedulers.CosineAnnealingLR(optimizer, T_max=16, eta_min=0.25),
+    "one cycle": lambda optimizer: schedulers.OneCycleLR(
+        optimizer, max_lr=1.0, total_steps=16, cycle_momentum=False
+    ),
+    "cyclic": lambda optimizer: schedulers.CyclicLR(optimizer, 0.25, 1.0, step_size_up=4, cycle_momentum=False),
     "sequence": lambda optimizer: schedulers.SequentialLR(
         optimizer,
         [schedulers.ConstantLR(optimizer, factor=0.5), schedulers.LambdaLR(optimizer, lambda step: 0.5**step)],

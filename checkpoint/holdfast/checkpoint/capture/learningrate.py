@@ -16,9 +16,12 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from holdfast.api.learningrate import LearningRateCut
 
-# Where optimizers and torch's schedulers keep learning rates in a parameter group.
-# Sources: torch/optim/optimizer.py, torch/optim/lr_scheduler.py (OneCycleLR: max_lr, min_lr)
+# Where torch's optimizers and schedulers keep learning rates: in a parameter group, and in the scheduler itself, one
+# for each group or one for all.
+# Source: https://github.com/pytorch/pytorch/blob/main/torch/optim/lr_scheduler.py (OneCycleLR, CyclicLR,
+# CosineAnnealingLR, ReduceLROnPlateau)
 GROUP_KEYS = ("lr", "initial_lr", "max_lr", "min_lr")
+SCHEDULER_KEYS = ("base_lrs", "max_lrs", "min_lrs", "eta_min")
 
 
 class LearningRate:
@@ -73,9 +76,12 @@ class LearningRate:
                 elif rate is not None:
                     group[key] = by(rate, scale)
         for each in self._schedulers:
-            bases = getattr(each, "base_lrs", None)
-            if isinstance(bases, list):
-                bases[:] = [by(base, scale) for base in bases]
+            for key in SCHEDULER_KEYS:
+                match getattr(each, key, None):
+                    case list() as rates:
+                        rates[:] = [by(rate, scale) for rate in rates]
+                    case int() | float() as rate:
+                        setattr(each, key, by(rate, scale))
 
 
 def _leaves(scheduler: object) -> Iterator[object]:
