@@ -16,8 +16,8 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from holdfast.api.learningrate import LearningRateCut
 
-# Where torch's optimizers and schedulers keep learning rates: in a parameter group, and in the scheduler itself, one
-# for each group or one for all.
+# Where torch's optimizers and schedulers keep learning rates: in a parameter group, and in the scheduler itself,
+# one for each group or one for all.
 # Source: https://github.com/pytorch/pytorch/blob/main/torch/optim/lr_scheduler.py (OneCycleLR, CyclicLR,
 # CosineAnnealingLR, ReduceLROnPlateau)
 GROUP_KEYS = ("lr", "initial_lr", "max_lr", "min_lr")
