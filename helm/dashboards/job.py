@@ -85,7 +85,7 @@ TRAINING = Row(
             "Least, median and greatest over the ranks.",
             Query(expr=f"holdfast:job_loss{HERE}", legend="{{stat}}"),
             unit="none",
-            runbooks=("HoldfastLossSpike", "HoldfastLossNotFinite"),
+            runbooks=("HoldfastLossSpike", "HoldfastLossNotFinite", "HoldfastDivergence"),
         ),
         graph(
             "Gradient norm",

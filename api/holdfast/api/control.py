@@ -16,6 +16,7 @@ process that goes on by itself.
 import msgspec
 
 from holdfast.api.bounds import Pid, Text, Whole
+from holdfast.api.learningrate import factor_at
 from holdfast.api.membership import (
     CheckpointCommitted,
     CheckpointsStored,
@@ -24,6 +25,7 @@ from holdfast.api.membership import (
     RoundWord,
 )
 from holdfast.api.memory import NodeMemory
+from holdfast.api.policy import SpikeLimits
 from holdfast.api.round import Endpoint, Reentry, Restore, Seat
 from holdfast.api.telemetry import NonFinite
 
@@ -34,7 +36,8 @@ ROLE = "default"
 
 
 class Assignment(msgspec.Struct, frozen=True, tag=True):
-    """Launcher to worker: your part in a round. `fingerprint_every`, `keep` and `save_every` are as in `Round`.
+    """Launcher to worker: your part in a round. `fingerprint_every`, `keep`, `save_every` and `spikes` are as in
+    `Round`.
 
     `memory` None: no snapshots in memory. `place` is the member's among `members`; `restarts` counts the rounds
     the member ran before this one.
@@ -56,6 +59,19 @@ class Assignment(msgspec.Struct, frozen=True, tag=True):
     place: int = 0
     members: int = 1
     restarts: int = 0
+    spikes: SpikeLimits | None = None
+
+    def learning_rate_factor(self, step: int) -> float:
+        """What a script that works out its learning rate at each step multiplies it by at `step`: 1.0, but for a
+        while after the job has gone back for its loss.
+        """
+        return factor_at(self.restore.cuts(), step)
+
+    def batches_to_skip(self, step: int | None) -> int:
+        """How many batches a script that restores by itself passes over behind those of `step`, which it restored
+        (None: nothing).
+        """
+        return self.restore.batches_to_skip(step)
 
 
 def assignment_in(seat: Seat, *, local_rank: int, restarts: int, memory: NodeMemory | None = None) -> Assignment:
@@ -74,6 +90,7 @@ def assignment_in(seat: Seat, *, local_rank: int, restarts: int, memory: NodeMem
         memory=memory,
         keep=seat.keep,
         save_every=seat.save_every,
+        spikes=seat.spikes,
         place=seat.place,
         members=seat.members,
         restarts=restarts,

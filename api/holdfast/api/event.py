@@ -10,7 +10,7 @@ from holdfast.api.finding import Finding, ProvedBy
 from holdfast.api.intervention import InterventionRequest
 from holdfast.api.plan import NodeState, PodEnd, PodState
 from holdfast.api.policy import Policy
-from holdfast.api.round import Reentry, Tier
+from holdfast.api.round import Follows, Reentry, Tier
 from holdfast.api.selftest import CheckResult, TestLevel, Verdict
 from holdfast.api.telemetry import RankNonFinite
 
@@ -113,7 +113,8 @@ class StorageListed(msgspec.Struct, frozen=True, tag=True):
 class RestoreReported(msgspec.Struct, frozen=True, tag=True):
     """Rank 0 restored `step` in `round` from `tier`, passing over the damaged ones in `skipped`.
 
-    `healed` is what was damaged and taken from a replica.
+    `healed` is what was damaged and taken from a replica. `follows` is what else of the
+    directive the script does, or would do.
     """
 
     round: int
@@ -121,6 +122,7 @@ class RestoreReported(msgspec.Struct, frozen=True, tag=True):
     skipped: tuple[str, ...] = ()
     tier: Tier = Tier.CHECKPOINT
     healed: tuple[str, ...] = ()
+    follows: tuple[Follows, ...] = ()
 
 
 class RoundProgressed(msgspec.Struct, frozen=True, tag=True):

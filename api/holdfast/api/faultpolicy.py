@@ -72,14 +72,28 @@ class Corruption(Section):
 
 
 class Loss(Section):
-    """What is done about a loss that rises and does not come back."""
+    """What is done about a loss that rises and does not come back, and about a gradient that is far too large."""
 
     rewind_after: StepCount = Steps(50)
     """For so many steps it has to be too high, on most ranks; a spike that passes sooner is no fault."""
     learning_rate_scale: Annotated[float, Field(gt=0, le=1)] = 1.0
     """What the learning rate is multiplied by when the job has gone back."""
+    learning_rate_steps: Annotated[int, Field(ge=1, le=STEPS_MAX)] | None = None
+    """Up to the first bad step and for so many more; then the learning rate is as before. Without: for good."""
     skip_batches: Annotated[int, Field(ge=0, le=STEPS_MAX)] = 0
     """All batches from the checkpoint up to the first bad step, and so many more, are passed over. 0: none are."""
+    skip_above_norm: Annotated[float, Field(gt=1, le=1e6)] | None = None
+    """The script's SpikeGuard leaves out a step whose gradient norm is more than so many times the running mean.
+    Without: what the script says, else 20."""
+    clip_deviations: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    """It clips at the running mean plus so many standard deviations. Without: what the script says, else 4."""
+
+    @model_validator(mode="after")
+    def _what_is_cut_for_a_while_is_cut(self) -> Self:
+        if self.learning_rate_steps is not None and self.learning_rate_scale == 1.0:
+            fix = "write learningRateScale below 1 as well, or leave this out"
+            raise contradiction("learningRateSteps", str(self.learning_rate_steps), fix)
+        return self
 
 
 class Preemption(Section):

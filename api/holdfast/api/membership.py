@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.api.bounds import Code, Few, Job, Many, Name, Port, Positive, Rank, Seconds, Text, Uri, Whole
 from holdfast.api.checkpoint import StoredCheckpoint
-from holdfast.api.round import Reentry, Shown, Tier
+from holdfast.api.round import Follows, Reentry, Shown, Tier
 from holdfast.api.selftest import Tested, TestWanted
 from holdfast.api.telemetry import RankNonFinite
 from holdfast.api.workeroutput import WorkerOutput
@@ -153,6 +153,7 @@ class Restored(msgspec.Struct, frozen=True, tag=True):
     """A worker restored `step` (None: started afresh) from `tier`.
 
     `skipped` says which damaged ones were passed over, `healed` what was damaged and taken from a replica instead.
+    `follows` is what else of the directive the worker does, or would do.
     """
 
     round: Whole
@@ -161,6 +162,7 @@ class Restored(msgspec.Struct, frozen=True, tag=True):
     skipped: Annotated[tuple[Text, ...], Many] = ()
     tier: Tier = Tier.CHECKPOINT
     healed: Annotated[tuple[Text, ...], Many] = ()
+    follows: Annotated[tuple[Follows, ...], Many] = ()
 
 
 class Departing(msgspec.Struct, frozen=True, tag=True):

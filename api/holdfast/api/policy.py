@@ -82,16 +82,30 @@ class CorruptionPolicy(msgspec.Struct, frozen=True):
     action: FaultAction = FaultAction.EVICT
 
 
+class SpikeLimits(msgspec.Struct, frozen=True):
+    """How far a gradient norm may go, in place of what the script says (None: as it says).
+
+    A step is left out above `skip_above` times the running mean; `deviations` standard deviations above that mean
+    it is clipped.
+    """
+
+    skip_above: Annotated[float, msgspec.Meta(gt=1, le=1e6)] | None = None
+    deviations: Annotated[float, msgspec.Meta(gt=0, le=1e6)] | None = None
+
+
 class LossPolicy(msgspec.Struct, frozen=True):
     """A loss that is too high for `rewind_after` steps sends the job back to before it rose.
 
-    Then the learning rate is scaled, and the batches up to the first bad step and `skip_batches` more are passed
-    over (0: none of them).
+    Then the learning rate is scaled, up to the first bad step and for `learning_rate_steps` more (None: for good),
+    and the batches up to the first bad step and `skip_batches` more are passed over (0: none of them). `spikes`
+    None: what a gradient norm may be is for the script to say.
     """
 
     rewind_after: Annotated[int, msgspec.Meta(ge=1, le=WHOLE_MAX)]
     learning_rate_scale: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     skip_batches: Whole = 0
+    learning_rate_steps: Annotated[int, msgspec.Meta(ge=1, le=WHOLE_MAX)] | None = None
+    spikes: SpikeLimits | None = None
 
 
 class MemoryPolicy(msgspec.Struct, frozen=True):

@@ -13,7 +13,9 @@ from functools import cached_property
 
 import msgspec
 
+from holdfast.api.learningrate import LearningRateCut
 from holdfast.api.memory import MemoryOrder, MemoryRound
+from holdfast.api.policy import SpikeLimits
 
 
 class MemberRanks(msgspec.Struct, frozen=True):
@@ -54,7 +56,9 @@ class Restore(msgspec.Struct, frozen=True):
     replicas were seen to be equal, None: never compared. Nothing of step `unhealthy_from` or later in the
     history so far may be restored: a loss or gradient norm was not finite (None: of no step is that known).
     With `skip_until` all batches up to that step's are passed over, wherever the round truly begins, and not
-    `skip_batches` (None: these).
+    `skip_batches` (None: these). `learning_rate_cuts` are all that were made in the history that goes on, oldest
+    first, those of earlier rounds too; `learning_rate_scale` is the newest one until a checkpoint has it, for who
+    knows no cuts.
     `otherwise` is where the round goes on when nothing up to `step` can be restored: the newest up to there (None:
     it fails).
     """
@@ -69,6 +73,31 @@ class Restore(msgspec.Struct, frozen=True):
     unhealthy_from: int | None = None
     otherwise: int | None = None
     skip_until: int | None = None
+    learning_rate_cuts: tuple[LearningRateCut, ...] = ()
+
+    def cuts(self) -> tuple[LearningRateCut, ...]:
+        """`learning_rate_cuts`; where who wrote this knew none, the one that it asks for."""
+        if self.learning_rate_cuts or self.learning_rate_scale == 1.0:
+            return self.learning_rate_cuts
+        return (LearningRateCut(self.learning_rate_scale, self.step or 0),)
+
+    def is_younger(self, step: int | None) -> bool:
+        """Whether what was restored, after `step`, is younger than what was asked for: nothing is changed then."""
+        return self.step is not None and (step or 0) > self.step
+
+    def batches_to_skip(self, step: int | None) -> int:
+        """How many batches behind those of `step`, which was restored (None: nothing was), are passed over."""
+        if self.is_younger(step):
+            return 0
+        return self.skip_batches if self.skip_until is None else max(0, self.skip_until - (step or 0))
+
+
+class Follows(StrEnum):
+    """What of its restore directive a script does."""
+
+    RESTORE = "Restore"  # it begins where it is told to
+    BATCHES = "Batches"  # it passes over batches
+    LEARNING_RATE = "LearningRate"  # it cuts its learning rate
 
 
 class Entry(StrEnum):
@@ -91,7 +120,8 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
 
     `fingerprint_every`: ranks fingerprint their parameters after every so many steps; 0: never. `memory` None:
     no snapshots are kept in memory. `keep` is how many committed checkpoints stay; None: the script says.
-    `save_every`: a checkpoint after every so many steps, besides what the script says; None: only that.
+    `save_every`: a checkpoint after every so many steps, besides what the script says; None: only that. `spikes`:
+    how far a gradient norm may go; None: the script says.
     """
 
     job: str
@@ -106,6 +136,7 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
     memory: MemoryRound | None = None
     keep: int | None = None
     save_every: int | None = None
+    spikes: SpikeLimits | None = None
 
     @cached_property
     def _places(self) -> Mapping[str, int]:
@@ -157,6 +188,7 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
             memory=None if self.memory is None else self.memory.order_for(place),
             keep=self.keep,
             save_every=self.save_every,
+            spikes=self.spikes,
         )
 
     def _fresh_of(self, share: MemberRanks) -> tuple[int, ...]:
@@ -177,7 +209,7 @@ class Seat(msgspec.Struct, frozen=True, tag=True):
     """One member's part of a round: global ranks first_rank .. first_rank + local_size - 1 of `world_size`.
 
     `place` is the member's among `members`. `fresh_ranks` are those of its own ranks that must be new processes
-    even when `entry` is REENTER. `fingerprint_every`, `keep` and `save_every` are as in `Round`.
+    even when `entry` is REENTER. `fingerprint_every`, `keep`, `save_every` and `spikes` are as in `Round`.
     """
 
     job: str
@@ -196,6 +228,7 @@ class Seat(msgspec.Struct, frozen=True, tag=True):
     memory: MemoryOrder | None = None
     keep: int | None = None
     save_every: int | None = None
+    spikes: SpikeLimits | None = None
 
 
 class Idle(msgspec.Struct, frozen=True, tag=True):

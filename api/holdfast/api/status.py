@@ -118,7 +118,8 @@ class JobStatus(msgspec.Struct, frozen=True):
     history that goes on, some rank's loss or gradient norm was not finite (None: none). `ended_at` is when the job
     succeeded or failed, None before. `observed`: what would be done about faults is told, and nothing is done.
     `step_age_s` is how long ago the newest step was complete, while the job trains; None when no step is seen.
-    `tests` are the self-tests that are waited for, the first 16 of `tests_total`.
+    `tests` are the self-tests that are waited for, the first 16 of `tests_total`. `unfollowed` is why the script
+    could not do what `faultPolicy.loss` asks for, empty while nothing speaks against it.
     """
 
     job: str
@@ -147,6 +148,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     step_age_s: float | None = None
     tests: tuple[PendingTest, ...] = ()
     tests_total: int = 0
+    unfollowed: str = ""
 
 
 class RankStatus(msgspec.Struct, frozen=True):

@@ -26,7 +26,7 @@ from holdfast.api.bounds import (
     STEPS_MAX,
     TENSOR_MAX,
 )
-from holdfast.api.faultpolicy import FaultPolicy, NoticeSource, Preemption
+from holdfast.api.faultpolicy import FaultPolicy, Loss, NoticeSource, Preemption
 from holdfast.api.jobstatus import TrainingJobStatus
 from holdfast.api.metadata import Metadata
 from holdfast.api.policy import (
@@ -41,6 +41,7 @@ from holdfast.api.policy import (
     NoticeAction,
     Policy,
     RestartBudget,
+    SpikeLimits,
     ThermalPolicy,
 )
 from holdfast.api.quantity import Duration, Interval, Steps
@@ -283,6 +284,17 @@ def _flops(told: Utilization) -> ModelFlops:
     return ModelFlops(per_token=told.gigaflops_per_token * 1e9, gpu_peak_per_s=told.peak_teraflops_per_gpu * 1e12)
 
 
+def _loss(told: Loss) -> LossPolicy:
+    limits = SpikeLimits(skip_above=told.skip_above_norm, deviations=told.clip_deviations)
+    return LossPolicy(
+        rewind_after=told.rewind_after.count,
+        learning_rate_scale=told.learning_rate_scale,
+        skip_batches=told.skip_batches,
+        learning_rate_steps=told.learning_rate_steps,
+        spikes=None if limits == SpikeLimits() else limits,
+    )
+
+
 def _interval(wanted: timedelta | Steps | None) -> CheckpointInterval:
     if isinstance(wanted, timedelta):
         return CheckpointInterval(seconds=wanted.total_seconds())
@@ -328,9 +340,7 @@ def policy_of(job: TrainingJob) -> Policy:
             self_test_every_s=faults.corruption.self_test_every.total_seconds(),
             action=faults.corruption.action,
         ),
-        loss=LossPolicy(faults.loss.rewind_after.count, faults.loss.learning_rate_scale, faults.loss.skip_batches)
-        if faults.loss
-        else None,
+        loss=_loss(faults.loss) if faults.loss else None,
         notices=_notice_action(faults.preemption),
         gpu_hour=GpuHour(spec.cost.gpu_hour, spec.cost.currency) if spec.cost else None,
         flops=_flops(spec.utilization) if spec.utilization else None,

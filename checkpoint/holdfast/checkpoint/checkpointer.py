@@ -10,10 +10,11 @@ from torch.optim import Optimizer
 
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.rankrecord import Phase
-from holdfast.api.round import Tier
+from holdfast.api.round import Follows, Tier
 from holdfast.checkpoint.capture import randomness
 from holdfast.checkpoint.capture.capture import Capture
 from holdfast.checkpoint.capture.equivalence import Equivalence, LossOf
+from holdfast.checkpoint.capture.learningrate import LearningRate
 from holdfast.checkpoint.capture.savegroup import SaveGroup
 from holdfast.checkpoint.capture.state import DataPlace, Stateful, TrainingState
 from holdfast.checkpoint.capture.tier import open_memory
@@ -80,6 +81,7 @@ class Checkpointer:
         self._policy: SavePolicy | None = None
         self._save: Save | None = None
         self._place: DataPlace | None = None
+        self._rate: LearningRate | None = None
         self._step, self._batches = 0, 0  # Completed steps, and batches each rank has taken.
         self._to_drop = 0
         self._position: Position | None = None
@@ -132,6 +134,8 @@ class Checkpointer:
                 self.run.phase(Phase.FORWARD)
                 self._step += 1
                 self._batches += 1
+                if self._rate is not None:
+                    self._rate.before(self._step)
                 if drill is not None:
                     batch = drill.batch(batch)
                 if self._equivalence is not None:
@@ -178,15 +182,18 @@ class Checkpointer:
         if self._equivalence is not None:
             self._equivalence.check(self._group)
         self._get_ready(state, opening, position)
-        self.run.restored(position.step, position.skipped, tier=position.tier, healed=position.healed)
-        skip, until = restore.skip_batches, restore.skip_until
-        if until is not None:
-            skip = max(0, until - (position.step or 0))
-        is_otherwise = restore.step is not None and (position.step or 0) > restore.step
-        if position.tier is Tier.MEMORY or is_otherwise:
-            skip = 0  # What is younger than what was asked for has it behind it, or was not to be changed.
-        elif restore.learning_rate_scale != 1.0:
-            state.scale_learning_rate(restore.learning_rate_scale)
+        rate, is_memory = LearningRate(self.optimizer, self.scheduler), position.tier is Tier.MEMORY
+        self.run.restored(
+            position.step,
+            position.skipped,
+            tier=position.tier,
+            healed=position.healed,
+            follows=(Follows.BATCHES, *([Follows.LEARNING_RATE] if rate.is_reachable else [])),
+        )
+        # A snapshot of memory is younger than what was gone back to, and has it all behind it.
+        skip = 0 if is_memory else restore.batches_to_skip(position.step)
+        rate.go_on(restore.cuts(), position.step or 0, has_all=is_memory)
+        self._rate = rate
         self._to_drop = position.to_drop + skip
         self._position = position
         self._step, self._batches = position.step or 0, position.batches + skip

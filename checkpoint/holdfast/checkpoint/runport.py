@@ -9,7 +9,7 @@ from torch.nn import Module
 from holdfast.api.checkpoint import Standing, StoredCheckpoint
 from holdfast.api.control import Assignment
 from holdfast.api.rankrecord import Phase
-from holdfast.api.round import Endpoint, Restore, Tier
+from holdfast.api.round import Endpoint, Follows, Restore, Tier
 
 Batch = TypeVar("Batch")
 
@@ -57,11 +57,19 @@ class RunPort(Protocol):
         """Called on every rank after a snapshot of `step` is whole in the node's memory."""
 
     def restored(
-        self, step: int | None, skipped: tuple[str, ...], /, *, tier: Tier, healed: tuple[str, ...]
+        self,
+        step: int | None,
+        skipped: tuple[str, ...],
+        /,
+        *,
+        tier: Tier,
+        healed: tuple[str, ...],
+        follows: tuple[Follows, ...],
     ) -> object:
         """Called once per round on every rank, before the first step. None: started afresh.
 
-        `tier` is where the state came from, `healed` what was damaged there and taken from elsewhere.
+        `tier` is where the state came from, `healed` what was damaged there and taken from elsewhere. `follows`
+        is what else of the directive is done, or would be.
         """
 
     def stored(
@@ -134,7 +142,14 @@ class Standalone:
         """Nobody to tell."""
 
     def restored(
-        self, step: int | None, skipped: tuple[str, ...], /, *, tier: Tier, healed: tuple[str, ...]
+        self,
+        step: int | None,
+        skipped: tuple[str, ...],
+        /,
+        *,
+        tier: Tier,
+        healed: tuple[str, ...],
+        follows: tuple[Follows, ...],
     ) -> None:
         """Nobody to tell."""
 

@@ -57,6 +57,7 @@ class SeenStatus(msgspec.Struct, frozen=True):
     step_age_s: float | None = None
     tests: tuple[PendingTest, ...] | None = None
     tests_total: int | None = None
+    unfollowed: str | None = None
     source: Source = Source.WATCHDOG
 
 

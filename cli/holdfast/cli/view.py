@@ -73,6 +73,8 @@ def _facts(status: SeenStatus) -> list[tuple[str, str]]:
     ]
     if (since := status.unhealthy_from) is not None:  # the history that is trained on is to be given up
         facts.append(("unhealthy", f"not finite from step {since} on; no later one is restored"))
+    if status.unfollowed and status.ended_at is None:
+        facts.append(("divergence", f"not healed if it comes: {status.unfollowed}"))
     return [
         *facts,
         ("step time", seconds(status.step_time_s)),

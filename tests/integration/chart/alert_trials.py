@@ -212,6 +212,11 @@ def of_jobs() -> Iterator[Trial]:
     yield about_job("HoldfastMfuFalling", job(name) | falls | speed(name, gauge(1e5, 9e4), ranks))
     yield incident("HoldfastCorruptionFound", "Open", "Corruption", "node", "gpu", "rank")
     yield incident("HoldfastSelfTestFailed", "Open", "SelfTest", "node", "gpu")
+    for state in ("Open", "Paged"):  # gone back for; come again
+        yield incident("HoldfastDivergence", state, "Divergence", "rank")
+    name = "a/HoldfastDivergence"
+    found = of_job(name, "holdfast_job_incidents_total", counter(1), kind="Divergence")
+    yield about_job("HoldfastDivergence", found, at=WELL_MIN + 5)
 
 
 def of_gpus() -> Iterator[Trial]:

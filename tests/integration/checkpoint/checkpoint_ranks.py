@@ -28,7 +28,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.api.errors import Unavailable
-from holdfast.api.round import Tier
+from holdfast.api.round import Follows, Tier
 from holdfast.checkpoint import Checkpointer, Standalone
 from holdfast.checkpoint.errors import NotEquivalent
 from holdfast.checkpoint.save.persister import SavePoint
@@ -102,7 +102,14 @@ class Witnessing(Standalone):
     skipped: tuple[str, ...] = ()
 
     def restored(
-        self, step: int | None, skipped: tuple[str, ...], /, *, tier: Tier, healed: tuple[str, ...]
+        self,
+        step: int | None,
+        skipped: tuple[str, ...],
+        /,
+        *,
+        tier: Tier,
+        healed: tuple[str, ...],
+        follows: tuple[Follows, ...],
     ) -> None:
         self.skipped = skipped
 

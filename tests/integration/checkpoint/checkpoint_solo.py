@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from msgspec import structs
 
-from holdfast.api.round import Restore, Tier
+from holdfast.api.round import Follows, Restore, Tier
 from holdfast.checkpoint import Checkpointer, Standalone
 from holdfast.checkpoint.commit.storage import Storage
 from holdfast.checkpoint.format.manifest import FileRecord
@@ -33,7 +33,14 @@ class Witness(Standalone):
         self.commits.append((step, uri, round))
 
     def restored(
-        self, step: int | None, skipped: tuple[str, ...], /, *, tier: Tier, healed: tuple[str, ...]
+        self,
+        step: int | None,
+        skipped: tuple[str, ...],
+        /,
+        *,
+        tier: Tier,
+        healed: tuple[str, ...],
+        follows: tuple[Follows, ...],
     ) -> None:
         self.restores.append((step, skipped))
 

@@ -16,7 +16,7 @@ from patience import patient
 
 from holdfast.api.memory import MemoryOrder, NodeMemory
 from holdfast.api.rankrecord import Phase
-from holdfast.api.round import Restore, Tier
+from holdfast.api.round import Follows, Restore, Tier
 from holdfast.checkpoint import Checkpointer
 from holdfast.checkpoint.capture.capture import estimated_bytes
 from holdfast.checkpoint.format.manifest import FileRecord
@@ -51,9 +51,16 @@ class Remembering(Witness):
         self.times.append((stall_s, took_s))
 
     def restored(
-        self, step: int | None, skipped: tuple[str, ...], /, *, tier: Tier, healed: tuple[str, ...]
+        self,
+        step: int | None,
+        skipped: tuple[str, ...],
+        /,
+        *,
+        tier: Tier,
+        healed: tuple[str, ...],
+        follows: tuple[Follows, ...],
     ) -> None:
-        super().restored(step, skipped, tier=tier, healed=healed)
+        super().restored(step, skipped, tier=tier, healed=healed, follows=follows)
         self.tiers.append(tier)
         self.healed.append(healed)
 

@@ -13,6 +13,7 @@ from patience import patient
 from recorder import Recorder
 
 from holdfast.api.errors import Damaged, Fenced, Unavailable
+from holdfast.api.learningrate import LearningRateCut
 from holdfast.api.round import Restore, Tier
 from holdfast.checkpoint import NothingToRestore, SavingStopped, Unfit
 
@@ -232,6 +233,19 @@ def test_a_skip_of_batches_and_a_smaller_learning_rate_are_done_once_and_kept(di
     seen = [batch[0, 0].item() for _, batch in again.checkpointer.steps(source, until=5)]
     assert seen == [11.0]
     assert again.optimizer.param_groups[0]["lr"] == 0.05
+
+
+def test_a_learning_rate_that_is_cut_for_a_while_is_so_in_every_round_of_it(directory: Path) -> None:
+    cuts = (LearningRateCut(0.5, after=2, until=6),)
+    told = Restore(tier=Tier.CHECKPOINT, step=2, learning_rate_scale=0.5, learning_rate_cuts=cuts)
+    source = [torch.full((1, 4), float(number)) for number in range(20)]
+    rates = []
+    for round, until in ((2, 4), (3, 6), (4, 8)):
+        solo = Solo(directory, round=round, restore=told)
+        for step, _ in solo.checkpointer.steps(source, until=until):
+            rates.append((step, solo.optimizer.param_groups[0]["lr"]))
+        told = Restore(tier=Tier.CHECKPOINT, learning_rate_cuts=cuts)
+    assert rates == [(3, 0.05), (4, 0.05), (5, 0.05), (6, 0.05), (7, 0.1), (8, 0.1)]
 
 
 @pytest.mark.parametrize(

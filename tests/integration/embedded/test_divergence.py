@@ -1,5 +1,6 @@
 """One poisoned batch throws the parameters far off, and the loss stays high: the run goes back by itself, leaves
-out what led to it, and is the run that never met it, bit for bit.
+out what led to it, and is the run that never met it, bit for bit. For a while its learning rate is half, also in a
+round that a crash begins meanwhile. What a gradient norm may be is as the job says, too.
 """
 
 import json
@@ -9,15 +10,20 @@ import pytest
 import torch
 from embeddedrun import holdfast, job_file
 
-POISONED, UNTIL, SKIPPED = 500, 800, 20
+from holdfast.trainer import SpikeGuard
+
+POISONED, UNTIL, SKIPPED, SLOW = 430, 620, 20, 120
+SPIKED, GUARDED, SKIP_ABOVE, DEVIATIONS = 50, 60, 5, 2
 
 TRAINS = f"""
-import json, sys, time
+import json, os, signal, sys, time
+from pathlib import Path
 import torch, torch.distributed as dist
 from holdfast.checkpoint import Checkpointer
-from holdfast.trainer import Run
+from holdfast.trainer import Run, SpikeGuard
 
 run = Run(backend="gloo")
+crashed = Path(sys.argv[2])
 
 {{model}}
 class Batches:
@@ -29,16 +35,25 @@ class Batches:
 
 def train(part):
     model, optimizer = made()
-    saves = Checkpointer(run, model=model, optimizer=optimizer, every_steps=100)
+    guard = SpikeGuard(part)
+    saves = Checkpointer(run, model=model, optimizer=optimizer, extra=dict(spikes=guard), every_steps=50)
     for step, (index, x, y) in saves.steps(Batches(part.rank), until={UNTIL}):
         time.sleep(0.02)
         loss = (model(x) - y).square().mean()
         loss.backward()
         for each in model.parameters():
             dist.all_reduce(each.grad)
-        optimizer.step()
+        is_spike = False
+        if step <= {GUARDED}:
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), guard.max_norm)
+            is_spike = run.should_skip(step, grad_norm=norm, guard=guard)
+        if not is_spike:
+            optimizer.step()
         optimizer.zero_grad()
         run.step(step, loss=loss)
+        if index == {POISONED + 80} and part.rank == 1 and not crashed.exists():
+            crashed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
         if part.rank == 0:
             with open(sys.argv[1], "a") as file:
                 file.write(json.dumps([part.round, step, index, loss.item()]) + "\\n")
@@ -57,21 +72,23 @@ def batch(index, rank):
     drawn = torch.Generator().manual_seed(1000 * index + rank)
     x = torch.randn(32, 8, generator=drawn)
     y = x.sum(dim=1, keepdim=True) + 0.3 * torch.randn(32, 1, generator=drawn)
-    return index, x, y * (1e5 if index == {POISONED} and rank == 1 else 1.0)
+    too_large = 1e5 if index == {POISONED} and rank == 1 else 12.0 if index == {SPIKED} else 1.0
+    return index, x, y * too_large
 """
 
 
-def undisturbed(indices: list[int], cut_at: int) -> list[float]:
-    """The losses of rank 0 where both ranks take these batches and no others, from step `cut_at` on with half the
-    learning rate.
+def undisturbed(indices: list[int], *, cut_at: int, cut_until: int) -> list[float]:
+    """The losses of rank 0 where both ranks take these batches and no others, with half the learning rate from
+    step `cut_at` to `cut_until`.
     """
     torch.set_num_threads(1)
     space: dict[str, object] = {"torch": torch}
     exec(MODEL, space)
     model, optimizer = space["made"]()  # type: ignore[operator]
+    guard = SpikeGuard(skip_above=SKIP_ABOVE, deviations=DEVIATIONS)
     losses = []
     for step, index in enumerate(indices, start=1):
-        optimizer.param_groups[0]["lr"] *= 0.5 if step == cut_at else 1.0
+        optimizer.param_groups[0]["lr"] = 0.001 if cut_at <= step <= cut_until else 0.002
         gradients = []
         for rank in (0, 1):
             _, x, y = space["batch"](index, rank)  # type: ignore[operator]
@@ -83,7 +100,14 @@ def undisturbed(indices: list[int], cut_at: int) -> list[float]:
             optimizer.zero_grad()
         for each, first, second in zip(model.parameters(), *gradients, strict=True):
             each.grad = first + second
-        optimizer.step()
+        is_spike = False
+        if step <= GUARDED:
+            norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), guard.max_norm))
+            is_spike = guard.is_spike(norm)
+            assert is_spike is (index == SPIKED)
+            guard.learn(norm, skipped=is_spike)
+        if not is_spike:
+            optimizer.step()
         optimizer.zero_grad()
     return losses
 
@@ -94,24 +118,31 @@ def test_a_divergence_is_gone_back_for_and_what_led_to_it_left_out(tmp_path: Pat
     job = job_file(
         tmp_path,
         script=TRAINS.replace("{model}", MODEL),
-        words=[str(said)],
+        words=[str(said), str(tmp_path / "crashed")],
         nodes="{min: 2, max: 2}",
         more="  faultPolicy:\n    heartbeat: {interval: 100ms, lost: 3s}\n"
-        f"    loss: {{rewindAfter: 50steps, skipBatches: {SKIPPED}, learningRateScale: 0.5}}\n",
+        f"    loss: {{rewindAfter: 50steps, skipBatches: {SKIPPED}, learningRateScale: 0.5,"
+        f" learningRateSteps: {SLOW}, skipAboveNorm: {SKIP_ABOVE}, clipDeviations: {DEVIATIONS}}}\n",
     )
     state = tmp_path / "state"
     ended = holdfast("run", job, "--state-dir", state)
     assert ended.returncode == 0, ended.stderr
-    (incident,) = json.loads(holdfast("incidents", "--state-dir", state, "-o", "json").stdout)
+    incidents = json.loads(holdfast("incidents", "--state-dir", state, "-o", "json").stdout)
+    incident, crash = sorted(incidents, key=lambda each: each["detected_at"])
     assert (incident["kind"], incident["state"]) == ("Divergence", "Recovered")
+    assert (crash["kind"], crash["state"]) == ("ProcessExit", "Recovered")
     assert f"pass over the batches up to it and {SKIPPED} more" in incident["actions"][-1]["reason"]
 
     lived = [tuple(json.loads(line)) for line in said.read_text().splitlines()]
-    (first, last) = sorted({round for round, *_ in lived})
-    began = min(step for round, step, *_ in lived if round == last)
-    kept = [each for each in lived if (each[0] == first and each[1] < began) or each[0] == last]
-    assert [step for _, step, *_ in kept] == list(range(1, UNTIL + 1))
-    indices = [index for _, _, index, _ in kept]
+    _, second, last = sorted({round for round, *_ in lived})
+    began, again = (min(step for round, step, *_ in lived if round == each) for each in (second, last))
+    kept = {step: (index, loss) for _, step, index, loss in lived}  # of a step that was done again, the last
+    assert sorted(kept) == list(range(1, UNTIL + 1))
+    indices = [kept[step][0] for step in sorted(kept)]
     assert POISONED in [index for *_, index, _ in lived]
     assert POISONED not in indices
-    assert [loss for *_, loss in kept] == undisturbed(indices, cut_at=began)
+    # The batches up to the last good step and so many more were passed over, and it counts from there.
+    cut_until = kept[began][0] - 1 - SKIPPED + SLOW
+    assert began < again < cut_until, "the crash came while the learning rate was half"
+    losses = [kept[step][1] for step in sorted(kept)]
+    assert losses == undisturbed(indices, cut_at=began, cut_until=cut_until)

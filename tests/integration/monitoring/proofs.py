@@ -75,6 +75,7 @@ OF_DAMAGE: Mapping[str, str] = MappingProxyType(
         "HoldfastSelfTestFailed": "`compute-wrong`: a node fails the preflight; it is evicted and replaced",
         "HoldfastCheckpointStale": "`full-disk`: two checkpoints fail; the next is saved",
         "HoldfastCorruptionFound": "`flip-bit`: the replicas vote; the node is evicted and replaced",
+        "HoldfastDivergence": "`spike`: one rank publishes a loss a hundred times too high; the job goes back",
     }
 )
 

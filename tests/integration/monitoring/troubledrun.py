@@ -110,12 +110,14 @@ spec:
   faultPolicy:
     corruption: {fingerprintEverySteps: 5}
     budget: {evictions: 50, per: 1h, clusterFraction: 100%}
+    loss: {rewindAfter: 10steps}
 """
 # In 40 steps two checkpoints fail; at three in a row a rank gives up.
 DAMAGE = """
 - {at: {step: 0}, do: compute-wrong, node: node-2}
 - {at: {step: 45}, do: full-disk, rank: 1, for: 40}
 - {at: {step: 150}, do: flip-bit, rank: 1, bit: 23}
+- {at: {step: 190}, do: spike, rank: 2, for: 20, times: 100}
 """
 
 

@@ -98,12 +98,13 @@ async def test_suspending_saves_once_more_and_resuming_goes_on(
     await add_nodes(kubelet, 2)
     real.start()
     # All launchers are played by this process: on a busy machine they may be silent for seconds at once.
-    await cluster.apply(faultPolicy={"heartbeat": {"lost": "1m"}})
+    await cluster.apply(faultPolicy={"heartbeat": {"lost": "1m"}, "loss": {}})
     await cluster.until("running", lambda job: phase(job) == "Running")
     await cluster.patch("gpt", {"spec": {"suspend": True}})
     await cluster.until_pods()
     job = await cluster.until("suspended", lambda job: phase(job) == "Suspended")
     assert condition(job, "CheckpointHealthy") == "True"
+    assert condition(job, "DivergenceHealable") == "False", "nobody has said that anything was restored"
     assert len(set(launchers.saves)) == 1
     await cluster.patch("gpt", {"spec": {"suspend": False}})
     await cluster.until_pods("gpt-2", "gpt-3")

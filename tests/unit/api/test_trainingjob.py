@@ -245,6 +245,15 @@ BAD_SPECS: list[tuple[dict[str, Any], str]] = [
         "spec.faultPolicy.heartbeat.lost: '3s' is not accepted; write at least twice the interval, 4s or more",
     ),
     (
+        {"faultPolicy": {"loss": {"learningRateSteps": 100}}},
+        "spec.faultPolicy.loss.learningRateSteps: '100' is not accepted; write learningRateScale below 1 as well, "
+        "or leave this out",
+    ),
+    (
+        {"faultPolicy": {"loss": {"skipAboveNorm": 1}}},
+        "spec.faultPolicy.loss.skipAboveNorm: 1 is not accepted; write a number above 1",
+    ),
+    (
         {"faultPolicy": {"hang": {"timeout": 5}}},
         "spec.faultPolicy.hang.timeout: 5 is not accepted; write auto or a duration such as 10m",
     ),

@@ -1,12 +1,18 @@
 """What the brain does about a loss that rose and stays."""
 
+import pytest
+from msgspec.structs import replace
 from story import JOB, Story, running
 
+from holdfast.api.event import MemberEntered, RestoreReported, RoundProgressed
 from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import IncidentState, Rung
+from holdfast.api.intervention import InterventionAction
+from holdfast.api.learningrate import LearningRateCut
 from holdfast.api.policy import LossPolicy, XidAction
-from holdfast.api.round import Tier
+from holdfast.api.round import Follows, Tier
 from holdfast.api.status import JobPhase
+from holdfast.watchdog.brain.status import unfollowed
 from holdfast.watchdog.brain.step import Notify, changed
 
 RISEN = {"cause": "the loss rose and stays", "confidence": Confidence.UNKNOWN, "subject": Subject(JOB)}
@@ -72,3 +78,89 @@ def test_a_checkpoint_that_is_not_healthy_is_none_of_before() -> None:
     story.state = changed(story.state, unhealthy_from=85)
     diverging(story, 97)
     assert (story.state.phase, story.incident.state) == (JobPhase.RUNNING, IncidentState.PAGED)
+
+
+SLOW = LossPolicy(50, learning_rate_scale=0.5, learning_rate_steps=100)
+CUT = LearningRateCut(0.5, after=90, until=96 + 100)
+
+
+def test_the_learning_rate_is_cut_for_so_many_steps_and_later_rounds_know_of_it() -> None:
+    story = diverging(running(step=150, commit=90, loss=SLOW), 97)
+    assert story.round.restore.learning_rate_cuts == (CUT,)
+    story.run(91, restored=90).commit(120).die(1)
+    restore = story.round.restore
+    assert (restore.step, restore.learning_rate_scale, restore.learning_rate_cuts) == (120, 1.0, (CUT,))
+    story.run(81, restored=80).die(2).wait(15)  # what had been saved since is damaged
+    assert story.round.restore.learning_rate_cuts == (replace(CUT, after=80),)
+
+
+def test_for_good_where_the_spec_gives_no_steps() -> None:
+    loss = LossPolicy(50, learning_rate_scale=0.5)
+    story = diverging(running(step=150, commit=90, loss=loss), 97)
+    assert story.round.restore.learning_rate_cuts == (LearningRateCut(0.5, after=90),)
+
+
+def test_a_human_who_goes_back_to_before_it_says_how_fast_to_learn() -> None:
+    story = diverging(running(step=150, commit=40, loss=SLOW).commit(90), 97).run(91, restored=90).commit(120)
+    story.ask(InterventionAction.SKIP_BATCHES, skip_batches=3)
+    assert story.round.restore.learning_rate_cuts == (CUT,)
+    story.run(121, restored=120).ask(InterventionAction.REWIND, "back", to_step=60, learning_rate_scale=0.25)
+    assert story.round.restore.learning_rate_cuts == (LearningRateCut(0.25, after=40),)
+
+
+def test_what_could_not_be_gone_back_to_is_not_cut_for() -> None:
+    story = running(2, step=75, commit=60).stored(60)
+    story.ask(InterventionAction.REWIND, to_step=40, learning_rate_scale=0.5)
+    assert story.round.restore.learning_rate_cuts == (LearningRateCut(0.5, after=40),)
+    story.run(61, restored=60)
+    assert story.state.learning_rate_cuts == ()
+
+
+def test_beginning_anew_forgets_every_cut() -> None:
+    story = diverging(running(step=150, commit=90, loss=SLOW), 97).run(91, restored=90)
+    story.ask(InterventionAction.RESTART, fresh=True)
+    assert story.round.restore.learning_rate_cuts == ()
+
+
+def test_one_rank_that_came_to_be_apart_is_gone_back_for_and_starts_anew_with_nothing_passed_over() -> None:
+    loss = LossPolicy(50, learning_rate_scale=0.5, skip_batches=20)
+    story = running(step=150, commit=40, loss=loss).commit(90)
+    diverging(story, 97, subject=Subject(JOB, node="node-2", member="node-2", rank=1))
+    restore = story.round.restore
+    assert (restore.step, restore.skip_until, restore.learning_rate_cuts) == (90, None, ())
+    assert (story.round.fresh_ranks, story.state.avoided) == ((1,), ())
+    story.run(91, restored=90)
+    assert story.incident.state is IncidentState.RECOVERED
+    diverging(story, 97, subject=Subject(JOB, node="node-2", member="node-2", rank=1))
+    assert (story.state.phase, story.incident.state) == (JobPhase.RUNNING, IncidentState.PAGED)
+
+
+@pytest.mark.parametrize(
+    ("follows", "missing"),
+    [
+        ((Follows.BATCHES, Follows.LEARNING_RATE), []),
+        ((Follows.BATCHES,), ["cut its learning rate"]),
+        ((), ["pass over batches", "cut its learning rate"]),
+        (None, ["go back for its loss", "pass over batches", "cut its learning rate"]),
+    ],
+)
+def test_a_script_that_cannot_follow_is_told_of_as_soon_as_it_trains(
+    follows: tuple[Follows, ...] | None, missing: list[str]
+) -> None:
+    story = Story(loss=LossPolicy(50, learning_rate_scale=0.5, skip_batches=20)).join(1, 2, 3).wait(20)
+    number = story.round.number
+    assert unfollowed(story.state) == "", "nobody knows yet"
+    for share in story.round.ranks:
+        story.tell(MemberEntered(share.member, number, reentrant=True))
+    if follows is not None:
+        story.tell(RestoreReported(number, None, follows=follows))
+    story.tell(RoundProgressed(number, 1))
+    says = unfollowed(story.state)
+    assert [
+        each for each in ("go back for its loss", "pass over batches", "cut its learning rate") if each in says
+    ] == missing
+    assert bool(says) is bool(missing)
+    story.resubmit(loss=LossPolicy(50))
+    assert ("go back" in unfollowed(story.state)) is (follows is None), "only what is wanted counts"
+    story.resubmit(loss=None)
+    assert unfollowed(story.state) == ""

@@ -7,6 +7,7 @@ from trials import asked, examined
 
 from holdfast.api.event import InterventionRequested
 from holdfast.api.intervention import InterventionAction, InterventionRequest, InterventionState
+from holdfast.api.learningrate import LearningRateCut
 from holdfast.api.policy import EvictionBudget
 from holdfast.api.round import Entry, Idle, Restore, Tier
 from holdfast.api.status import JobPhase
@@ -62,7 +63,15 @@ def test_a_rewind_restores_the_newest_checkpoint_not_above_the_step() -> None:
     story = running(2, step=75, commit=40).commit(60)
     outcome = story.ask(InterventionAction.REWIND, to_step=50, skip_batches=7, learning_rate_scale=0.5)
     assert outcome.state is PENDING
-    assert story.round.restore == Restore(Tier.CHECKPOINT, 40, "/ckpt", 7, 0.5, "team/run@1000.000")
+    assert story.round.restore == Restore(
+        Tier.CHECKPOINT,
+        40,
+        "/ckpt",
+        7,
+        0.5,
+        "team/run@1000.000",
+        learning_rate_cuts=(LearningRateCut(0.5, after=40),),
+    )
     story.run(41, restored=40)
     answer = story.answer()
     assert answer is not None

@@ -42,6 +42,9 @@ def test_a_status_is_one_line_per_fact_and_says_what_is_wrong_or_unknown() -> No
         "nearly every step is proved": {"step": 5000, "verified_step": 4900},
         "nothing proves the newest steps any more": {"step": 5000, "verified_step": 120},
         "a history that is not healthy": {"unhealthy_from": 90},
+        "a script that cannot do what a divergence asks for": {
+            "unfollowed": "the script cannot pass over batches; take them from Checkpointer.steps"
+        },
         "what is unknown is a question mark": {
             **dict.fromkeys(("step", "loss", "step_time_s", "round", "last_checkpoint"))
         },

@@ -115,8 +115,32 @@ def test_one_rank_that_is_apart_from_the_others_is_named_once() -> None:
     job = Job(nodes=4).train(WARM).train(60, lambda step, rank: falling(step, rank) + 2.0 * (rank == 5))
     (finding,) = job.found
     assert finding.subject == Subject(JOB, node="n2", member="m2", rank=5)
-    assert (finding.confidence, finding.asks) == (Confidence.PROBABLE, XidAction.WATCH)
-    assert "apart" in finding.cause
+    assert (finding.confidence, finding.asks) == (Confidence.PROBABLE, None)
+    assert finding.cause == "the loss of one rank is above the others'"
+    assert (finding.step or 0) <= 10 * WARM - SUSTAINED + job.pace, "what brought it there may have begun before"
+
+
+def test_one_rank_that_learns_its_shard_by_heart_is_named() -> None:
+    job = Job(nodes=4).train(WARM).train(60, lambda step, rank: falling(step, rank) * (0.5 if rank == 5 else 1.0))
+    (finding,) = job.found
+    assert (finding.subject.rank, finding.asks) == (5, None)
+    assert finding.cause == "the loss of one rank is below the others'"
+
+
+def test_one_rank_that_was_apart_from_the_start_is_only_told_of() -> None:
+    """It has other data, or nobody knows since when."""
+    job = Job(nodes=4).train(WARM + 60, lambda step, rank: falling(step, rank) + 2.0 * (rank == 5))
+    assert [(each.subject.rank, each.asks) for each in job.found] == [(5, XidAction.WATCH)]
+
+
+def test_of_three_ranks_two_that_happen_to_be_close_prove_nothing() -> None:
+    """How far ranks are from each other is taken of many looks."""
+
+    def close(step: int, rank: int) -> float:
+        drawn = random.Random(1000 * step + rank).gauss(0.0, 0.15)
+        return 1.0 + (0.0 if rank < 2 and step > 10 * WARM else drawn) + 0.4 * (rank == 3 and step > 10 * WARM)
+
+    assert Job(loss=close).train(WARM + 60).found == []
 
 
 def test_however_many_are_apart_few_are_named() -> None:
@@ -175,3 +199,13 @@ def test_next_to_nothing_is_not_more_than_nothing() -> None:
     job = Job(loss=lambda step, rank: 0.0).train(WARM)
     assert job.train(60, lambda step, rank: 1e-9).found == []
     assert len(job.train(60, lambda step, rank: 1e-3).found) == 1
+
+
+def test_a_slow_rise_within_reach_is_compared_with_what_was_usual_before_it() -> None:
+    """Each look of it is as usual after those before it."""
+
+    def rising(step: int, rank: int) -> float:
+        drawn = random.Random(1000 * step + rank).gauss(0.0, 0.12)
+        return 2.0 + drawn + max(0.0, min(1.0, (step - 10 * WARM) / 1000))
+
+    assert [each.asks for each in Job(loss=rising).train(WARM + 200).found] == [None]

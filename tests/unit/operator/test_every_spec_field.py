@@ -29,13 +29,14 @@ from holdfast.operator.decide.action import CreatePod
 from holdfast.operator.decide.reconcile import reconcile
 
 ROOT = Path(__file__).parents[3]
-READERS = ("watchdog", "operator", "agent", "cli")
+READERS = ("watchdog", "operator", "agent", "cli", "trainer")
 
 BASE: dict[str, Any] = {
     "nodes": {"min": 2, "max": 4, "spares": 0},
     "processesPerNode": 4,
     "cost": {"gpuHour": 2.5, "currency": "USD"},
     "utilization": {"gigaflopsPerToken": 42, "peakTeraflopsPerGpu": 989},
+    "faultPolicy": {"loss": {"learningRateScale": 0.8}},
 }
 # By field: another value than BASE or the default has.
 CHANGED: Mapping[str, Any] = {
@@ -68,6 +69,9 @@ CHANGED: Mapping[str, Any] = {
     "faultPolicy.loss.rewindAfter": "80steps",
     "faultPolicy.loss.learningRateScale": 0.5,
     "faultPolicy.loss.skipBatches": 200,
+    "faultPolicy.loss.learningRateSteps": 500,
+    "faultPolicy.loss.skipAboveNorm": 10,
+    "faultPolicy.loss.clipDeviations": 3,
     "faultPolicy.preemption.source": "none",
     "faultPolicy.preemption.action": "Checkpoint",
     "faultPolicy.budget.evictions": 2,

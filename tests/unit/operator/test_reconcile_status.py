@@ -112,6 +112,7 @@ def test_the_whole_status_is_what_the_watchdog_knows_and_the_pods_show() -> None
         "progressedAt": text_of(NOW),
     }
     known = {"Ready", "Progressing", "Degraded", "CheckpointHealthy", "CapacityAvailable", "WatchdogReachable"}
+    known |= {"DivergenceHealable"}
     assert {each["type"] for each in conditions} == known | {
         "Suspended",
         "InvalidSpec",
@@ -145,6 +146,7 @@ def test_the_first_visit_sets_every_condition_though_nothing_is_known() -> None:
         "Degraded": "Unknown",
         "CheckpointHealthy": "Unknown",
         "CapacityAvailable": "Unknown",
+        "DivergenceHealable": "Unknown",
         "WatchdogReachable": "Unknown",
         "Suspended": "Unknown",
         "Admitted": "True",
@@ -702,3 +704,21 @@ def test_a_watchdog_that_goes_silent_is_looked_at_again_when_it_will_be_missed(
     assert condition_of(later, "WatchdogReachable", options)[:2] == ("False", "Away")
     assert 9.0 <= again_s < 10.0
     assert decide(after(later), options=options).requeue_after_s is None
+
+
+@pytest.mark.parametrize(
+    ("loss", "status", "expected"),
+    [
+        (None, {}, ("Unknown", "NotAsked")),
+        ({}, {"step": None}, ("Unknown", "NoStepYet")),
+        ({}, {}, ("True", "ScriptCan")),
+        ({}, {"unfollowed": "the script cannot pass over batches"}, ("False", "ScriptCannot")),
+    ],
+)
+def test_a_script_that_cannot_do_what_a_divergence_asks_for_is_told_of_while_all_is_well(
+    loss: dict[str, Any] | None, status: dict[str, Any], expected: tuple[str, str]
+) -> None:
+    fields = {} if loss is None else {"faultPolicy": {"loss": loss}}
+    spec = spec_of(document(**fields))
+    said = condition_of(observed(spec=spec, report=report(**status)), "DivergenceHealable")
+    assert said[:2] == expected

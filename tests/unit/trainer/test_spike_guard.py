@@ -4,12 +4,14 @@ import math
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from trainer_builders import assignment
 
 from holdfast.api import rankrecord
 from holdfast.api.control import record_file_name
+from holdfast.api.policy import SpikeLimits
 from holdfast.checkpoint import Checkpointer, Standalone
 from holdfast.trainer import SpikeGuard
 from holdfast.trainer.record import open_record
@@ -98,3 +100,19 @@ def test_a_run_that_goes_on_from_a_checkpoint_decides_as_it_did_before(tmp_path:
     list(saves(after).steps([0, 0], until=1))
     assert after.state_dict() == before.state_dict()
     assert after.max_norm == before.max_norm
+
+
+def test_what_the_job_says_comes_before_what_the_script_says() -> None:
+    part = msgspec.structs.replace(assignment(), spikes=SpikeLimits(skip_above=5.0))
+    guard = SpikeGuard(part, skip_above=50.0, deviations=1.0)
+    for norm in [2.9, 3.1] * 100:
+        guard.learn(norm, skipped=False)
+    assert (guard.is_spike(14.0), guard.is_spike(16.0)) == (False, True)
+    assert guard.max_norm == pytest.approx(3.1, rel=0.01)
+    assert SpikeGuard(assignment(), skip_above=50.0).is_spike(1e9) is False
+    wide = SpikeGuard(msgspec.structs.replace(part, spikes=SpikeLimits(deviations=10.0)))
+    for norm in [2.9, 3.1] * 100:
+        wide.learn(norm, skipped=False)
+    assert wide.max_norm == pytest.approx(4.0, rel=0.01)
+    assert not wide.is_spike(3.0 * 19)
+    assert wide.is_spike(3.0 * 21)

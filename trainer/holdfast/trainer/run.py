@@ -17,7 +17,7 @@ from holdfast.api.checkpoint import Standing, StoredCheckpoint
 from holdfast.api.control import Assignment, Entered, Finished, Reenters, RoundLeft, round_environment
 from holdfast.api.membership import CheckpointCommitted, CheckpointsStored, CollectiveFailed, Restored
 from holdfast.api.rankrecord import UNKNOWN_INT, Phase, odd
-from holdfast.api.round import Reentry, Tier
+from holdfast.api.round import Follows, Reentry, Tier
 from holdfast.api.telemetry import NonFinite
 from holdfast.trainer import host
 from holdfast.trainer.drill import Drill
@@ -230,14 +230,27 @@ class Run:
         *,
         tier: Tier = Tier.CHECKPOINT,
         healed: tuple[str, ...] = (),
+        follows: tuple[Follows, ...] = (),
     ) -> None:
         """This rank begins from `step` (None: afresh), out of `tier`, having passed over the damaged ones in
         `skipped`; `healed` is what was damaged and had from elsewhere.
+
+        A script that restores by itself says in `follows` that it passes over `part.batches_to_skip(step)` batches
+        (`Follows.BATCHES`), and that it multiplies its learning rate by `part.learning_rate_factor(...)` at each
+        step (`Follows.LEARNING_RATE`): a job that may go back for its loss is otherwise shown as one that cannot.
         """
         part = self.assignment
         self._here().goes_on_from(step)
         self._host.say(
-            Restored(round=part.round, rank=part.rank, step=step, skipped=skipped, tier=tier, healed=healed)
+            Restored(
+                round=part.round,
+                rank=part.rank,
+                step=step,
+                skipped=skipped,
+                tier=tier,
+                healed=healed,
+                follows=follows,
+            )
         )
 
     def stored(

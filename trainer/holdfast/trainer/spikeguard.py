@@ -10,6 +10,8 @@ https://arxiv.org/abs/2204.02311 section 5.1 (which batches are worth leaving ou
 import math
 from typing import Any, Final
 
+from holdfast.api.control import Assignment
+
 DECAY: Final = 0.97
 WARM_UP_STEPS: Final = 25
 SKIPS_IN_A_ROW_MAX: Final = 8
@@ -20,7 +22,10 @@ class SpikeGuard:
     """The limits of one training loop's gradient norm, as it is over all ranks. Make it with the model; hand it to
     `Run.should_skip`, and to the `Checkpointer` as one of its `extra`.
 
+    What the job says in its `faultPolicy.loss` comes before what is given here.
+
     Args:
+        part: this process's part in the round, which has what the job says; None: nothing.
         skip_above: a step whose norm is more than so many times the running mean is left out; infinity: none is.
         deviations: `max_norm` is the running mean plus so many standard deviations,
         least: but never less than this. Until it is known what is usual, it is clipped here.
@@ -28,7 +33,17 @@ class SpikeGuard:
     Raises ValueError for limits that are not above 0.
     """
 
-    def __init__(self, *, skip_above: float = 20.0, deviations: float = 4.0, least: float = 1.0) -> None:
+    def __init__(
+        self,
+        part: Assignment | None = None,
+        *,
+        skip_above: float = 20.0,
+        deviations: float = 4.0,
+        least: float = 1.0,
+    ) -> None:
+        if part is not None and (said := part.spikes) is not None:
+            skip_above = skip_above if said.skip_above is None else said.skip_above
+            deviations = deviations if said.deviations is None else said.deviations
         for name, value in (("skip_above", skip_above), ("deviations", deviations), ("least", least)):
             if not value > 0.0:
                 raise ValueError(f"{name}: {value} is not accepted; write a number above 0")

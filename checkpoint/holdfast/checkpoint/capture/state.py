@@ -154,18 +154,6 @@ class TrainingState:
         for name, each in self.extra.items():
             each.load_state_dict(state["extra"][name])
 
-    def scale_learning_rate(self, factor: float) -> None:
-        """Multiply every learning rate by `factor`, also those the scheduler starts from."""
-        for group in self.optimizer.param_groups:
-            for key in ("lr", "initial_lr"):
-                if isinstance(group.get(key), torch.Tensor):
-                    group[key].mul_(factor)
-                elif key in group:
-                    group[key] *= factor
-        bases = getattr(self.scheduler, "base_lrs", None)
-        if isinstance(bases, list):
-            bases[:] = [base * factor for base in bases]
-
 
 # An optimizer's state in the dtypes it was saved in.
 #

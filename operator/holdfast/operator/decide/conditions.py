@@ -103,6 +103,7 @@ def conditions_of(ctx: Context, would: Iterable[str]) -> list[Condition]:
         "Progressing": _progressing(ctx),
         "Degraded": _degraded(ctx),
         "CheckpointHealthy": _checkpoint_healthy(ctx),
+        "DivergenceHealable": _divergence_healable(ctx),
         "CapacityAvailable": _capacity_available(ctx),
         "Admitted": ADMITTED[ctx.standing],
         "WatchdogReachable": _watchdog_reachable(ctx),
@@ -272,6 +273,21 @@ def _checkpoint_healthy(ctx: Context) -> Said | None:
         says = f"no checkpoint was committed for more than {allowed_s:g} s"
         return Said(Truth.FALSE, "Stale", says)
     return Said(Truth.TRUE, "Committed")
+
+
+def _divergence_healable(ctx: Context) -> Said | None:
+    """Whether the script could do what its spec wants of a loss that rises: told before that is needed."""
+    if ctx.job is not None and ctx.job.spec.fault_policy.loss is None:
+        return Said(
+            Truth.UNKNOWN, "NotAsked", "the spec has no faultPolicy.loss: a loss that rises is only told of"
+        )
+    if ctx.report is None:
+        return None
+    if why := ctx.report.status.unfollowed:
+        return Said(Truth.FALSE, "ScriptCannot", why)
+    if ctx.report.status.step is None:
+        return Said(Truth.UNKNOWN, "NoStepYet", "the script says how it restores with its first step")
+    return Said(Truth.TRUE, "ScriptCan")
 
 
 def _capacity_available(ctx: Context) -> Said:

@@ -27,9 +27,10 @@ from holdfast.api.event import (
 )
 from holdfast.api.finding import Confidence, Finding, FindingKind, ProvedBy
 from holdfast.api.incident import IncidentState
+from holdfast.api.learningrate import LearningRateCut, cuts_from
 from holdfast.api.membership import Verified
 from holdfast.api.policy import Policy, XidAction
-from holdfast.api.round import Restore, Round, Tier
+from holdfast.api.round import Follows, Restore, Round, Tier
 from holdfast.api.status import Checkpoint, JobPhase
 from holdfast.watchdog.brain.incidents import close, count_loss, healed_by, note
 from holdfast.watchdog.brain.phases import Turn, moved
@@ -41,6 +42,7 @@ from holdfast.watchdog.brain.step import Reason, Step, Vouch, changed, ignore, s
 
 KEPT_CHECKPOINTS = 16
 KEPT_WENT_BACK = 16
+KEPT_CUTS = 64  # of the learning rate: by a half each, it would have been nothing long before
 PROGRESS = "progress"  # the rule of a step that is one of many
 # From the first sign of training on: longer than a script takes to fail at its first batch.
 STEADY_S = 10.0
@@ -70,7 +72,8 @@ def _began(state: JobState, round_number: int, at: float) -> Step:
     state, lost = count_loss(state, round_number)
     says = f"recovered: first new step complete in round {round_number}"
     state, closed = close(state, IncidentState.RECOVERED, at, says, stepped=True)
-    state = moved(state, Turn.TRAINS, progressed=True, reason=f"training in round {round_number}")
+    follows = () if state.restored_step is None else state.follows  # nobody restored before the first step
+    state = moved(state, Turn.TRAINS, progressed=True, follows=follows, reason=f"training in round {round_number}")
     return Step(state, lost + closed, Reason("first step", f"step {state.step} of round {round_number}"))
 
 
@@ -130,6 +133,8 @@ def restored(state: JobState, event: Event, now: float) -> Step:
         verified_step=lowered(state.verified_step, event.step),
         unhealthy_from=None if not_yet else unhealthy_from,
         storage_restores=state.storage_restores + needed,
+        learning_rate_cuts=_cuts_that_hold(state.learning_rate_cuts, state.round.restore, step),
+        follows=(Follows.RESTORE, *event.follows),
     )
     says = f"round {event.round} begins after step {step}"
     if event.tier is Tier.MEMORY:
@@ -140,6 +145,17 @@ def restored(state: JobState, event: Event, now: float) -> Step:
         says += f"; healed {'; '.join(event.healed)}"
     after, effects = note(after, event.round, now, says)
     return Step(after, effects, Reason("restored", says)).then(came_to, event)
+
+
+def _cuts_that_hold(
+    cuts: tuple[LearningRateCut, ...], directive: Restore, step: int
+) -> tuple[LearningRateCut, ...]:
+    """Once the round has begun from `step`. Where that is younger than what it was sent back to, what was asked
+    for along with it is not done.
+    """
+    if directive.is_younger(step) and directive.otherwise is not None:
+        return tuple(each for each in cuts if each.after < (directive.step or 0))
+    return cuts_from(cuts, step)
 
 
 def _bounded(state: JobState, known: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
@@ -274,16 +290,30 @@ def rewound(state: JobState, policy: Policy, finding: Finding) -> JobState:
     began_before = state.restored_step if state.restored_step and state.restored_step <= limit else None
     step = order[0].step if order else began_before
     tier = Tier.NONE if step is None else Tier.CHECKPOINT
-    restore = Restore(tier, step, policy.checkpoint_uri, owner=state.incarnation)
-    if finding.kind is FindingKind.DIVERGENCE and (loss := policy.loss) is not None:
-        restore = replace(
-            restore,
-            learning_rate_scale=loss.learning_rate_scale,
-            skip_until=limit + loss.skip_batches if loss.skip_batches else None,
-        )
+    restore, cuts = Restore(tier, step, policy.checkpoint_uri, owner=state.incarnation), state.learning_rate_cuts
+    of_all = finding.kind is FindingKind.DIVERGENCE and finding.subject.rank is None
+    loss = policy.loss if of_all else None
+    if loss is not None and loss.skip_batches:
+        restore = replace(restore, skip_until=limit + loss.skip_batches)
+    if loss is not None and loss.learning_rate_scale != 1.0:
+        restore = replace(restore, learning_rate_scale=loss.learning_rate_scale)
+        until = None if loss.learning_rate_steps is None else limit + loss.learning_rate_steps
+        cuts = with_cut(cuts, LearningRateCut(loss.learning_rate_scale, step or 0, until))
     lower = lowered(state.verified_step, step)
     storage = up_to(state.storage, limit)
-    return changed(state, checkpoints=kept, storage=storage, rewind=Rewind(restore), verified_step=lower)
+    return changed(
+        state,
+        checkpoints=kept,
+        storage=storage,
+        rewind=Rewind(restore),
+        verified_step=lower,
+        learning_rate_cuts=cuts,
+    )
+
+
+def with_cut(cuts: tuple[LearningRateCut, ...], cut: LearningRateCut) -> tuple[LearningRateCut, ...]:
+    """`cuts` and one more; of very many the newest."""
+    return (*cuts, cut)[-KEPT_CUTS:]
 
 
 def is_of_replicas(finding: Finding) -> bool:

@@ -268,6 +268,9 @@ def _divergence(state: JobState, policy: Policy, finding: Finding, now: float) -
     if why is not None:
         return Decision(Rung.PAGE, f"{at}: {why}; training goes on", guards=("going back: it would be no help",))
     says = f"{at}: all go back to the newest checkpoint before it"
+    if (rank := finding.subject.rank) is not None:
+        # The others' batches are as good as ever: the same steps again are what the run would have been without.
+        return Decision(Rung.REWIND, f"{says}, rank {rank} as a new process", rewinds=True, fresh_ranks=(rank,))
     if loss is not None and loss.skip_batches:
         says += f" and pass over the batches up to it and {loss.skip_batches} more"
     if loss is not None and loss.learning_rate_scale != 1.0:

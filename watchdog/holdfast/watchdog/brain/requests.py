@@ -11,11 +11,13 @@ from holdfast.api.intervention import (
     InterventionRequest,
     InterventionState,
 )
+from holdfast.api.learningrate import LearningRateCut
 from holdfast.api.plan import NodeOrder, Plan
 from holdfast.api.policy import Policy
 from holdfast.api.round import Entry, Idle, Restore, Tier
 from holdfast.api.selftest import TestLevel
 from holdfast.api.status import JobPhase
+from holdfast.watchdog.brain.history import with_cut
 from holdfast.watchdog.brain.nodes import avoid, readmit, take_back
 from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.rewinds import ask_to_go_back, give_up, target, under_way, up_to
@@ -197,7 +199,7 @@ def _restart(state: JobState, request: InterventionRequest, now: float) -> Step:
             raise Refusal("the job is not submitted yet")
         rewind = Rewind(Restore(Tier.NONE, uri=state.policy.checkpoint_uri, owner=state.incarnation))
         storage = up_to(state.storage, -1)
-        state = changed(state, rewind=rewind, checkpoints=(), storage=storage, went_back=())
+        state = changed(state, rewind=rewind, checkpoints=(), storage=storage, went_back=(), learning_rate_cuts=())
     if state.round is None:
         return _answer(moved(state, Turn.FORMED_ANEW, failures=()), request, f"the job forms anew{says}")
     recovery = Recovery(reason=f"restarted on request{says}: {request.reason}", entry=Entry.RESPAWN)
@@ -247,8 +249,14 @@ def _go_back(state: JobState, request: InterventionRequest, now: float) -> Step:
         otherwise=where.otherwise,
     )
     last = where.step if where.otherwise is None else where.otherwise
+    cuts = state.learning_rate_cuts
+    if request.action is InterventionAction.REWIND:
+        cuts = tuple(each for each in cuts if each.after < where.step)
+    if request.learning_rate_scale != 1.0:
+        cuts = with_cut(cuts, LearningRateCut(request.learning_rate_scale, where.step))
     after = changed(
         state,
+        learning_rate_cuts=cuts,
         rewind=Rewind(directive),
         checkpoints=tuple(each for each in state.checkpoints if each.step <= last),
         storage=up_to(state.storage, last),

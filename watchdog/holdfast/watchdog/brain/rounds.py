@@ -291,6 +291,7 @@ def _formed(state: JobState, policy: Policy, recovery: Recovery, seats: tuple[Me
         memory=memory,
         keep=policy.keep,
         save_every=policy.interval.steps if policy.interval is not None else None,
+        spikes=policy.loss.spikes if policy.loss is not None else None,
     )
 
 
@@ -356,4 +357,9 @@ def _restore(state: JobState, policy: Policy) -> Restore:
     else:
         step = 0 if rewind.restore.tier is Tier.NONE else rewind.restore.step
         restore = msgspec.structs.replace(rewind.restore, tier=Tier.MEMORY, step=step)
-    return msgspec.structs.replace(restore, verified=state.verified_step, unhealthy_from=state.unhealthy_from)
+    return msgspec.structs.replace(
+        restore,
+        verified=state.verified_step,
+        unhealthy_from=state.unhealthy_from,
+        learning_rate_cuts=state.learning_rate_cuts,
+    )

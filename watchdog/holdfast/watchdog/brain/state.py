@@ -9,9 +9,10 @@ import msgspec
 from holdfast.api.checkpoint import StoredCheckpoint
 from holdfast.api.finding import FindingKind, ProvedBy
 from holdfast.api.incident import Incident, IncidentState, Rung
+from holdfast.api.learningrate import LearningRateCut
 from holdfast.api.plan import NodeOrder, Plan
 from holdfast.api.policy import Policy
-from holdfast.api.round import Desired, Entry, Restore, Round
+from holdfast.api.round import Desired, Entry, Follows, Restore, Round
 from holdfast.api.selftest import TestLevel
 from holdfast.api.status import Checkpoint, JobPhase
 from holdfast.watchdog.brain.ledger import Ledger
@@ -224,7 +225,8 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     job succeeded or failed, None while it goes on. `publishes` once the script has said
     anything of its steps; of one that never does, `signed_at` is when the newest round first showed a sign of
     training. `departed` are nodes that went from the cluster while they were avoided: a machine of that name may
-    come back.
+    come back. `learning_rate_cuts` are those made in the history that goes on, oldest first. `follows` is what
+    the script does of a restore directive (None: Unknown).
     """
 
     job: str
@@ -288,6 +290,8 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     storage: Storage | None = None
     asked: RewindAsked | None = None
     departed: tuple[str, ...] = ()
+    learning_rate_cuts: tuple[LearningRateCut, ...] = ()
+    follows: tuple[Follows, ...] | None = None
 
     @property
     def held(self) -> bool:

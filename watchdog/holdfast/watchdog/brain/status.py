@@ -6,7 +6,7 @@ from itertools import islice
 import msgspec
 
 from holdfast.api.plan import JobReport
-from holdfast.api.round import Round
+from holdfast.api.round import Follows, Round
 from holdfast.api.status import JobPhase, JobStatus, Membership, PendingTest, reading
 from holdfast.watchdog.brain.saves import cadence_of
 from holdfast.watchdog.brain.selftests import waits_for
@@ -18,6 +18,21 @@ REPORTED_TESTS = 16
 # A step takes seconds. Of longer ones, as many as a checkpoint or a slow batch may hold up.
 STALLED_AFTER_S = 60.0
 STALLED_STEPS = 10
+# Of a script that says nothing of it: what it cannot do, and how it could.
+CANNOT = {
+    Follows.RESTORE: (
+        "go back for its loss",
+        "train with Checkpointer.steps, or restore part.restore.step and say run.restored",
+    ),
+    Follows.BATCHES: (
+        "pass over batches",
+        "take them from Checkpointer.steps, or pass over part.batches_to_skip(step) of them",
+    ),
+    Follows.LEARNING_RATE: (
+        "cut its learning rate",
+        "give Checkpointer a scheduler with base_lrs, or multiply by part.learning_rate_factor(step)",
+    ),
+}
 
 
 def status_of(state: JobState, progress: Progress | None, now: float) -> JobStatus:
@@ -52,9 +67,27 @@ def status_of(state: JobState, progress: Progress | None, now: float) -> JobStat
         unhealthy_from=state.unhealthy_from,
         step_age_s=step_age_s(state, now),
         observed=state.policy is not None and state.policy.observe,
+        unfollowed=unfollowed(state),
         tests=tuple(islice(pending_tests(state), REPORTED_TESTS)),
         tests_total=0 if state.ended_at is not None else len(state.trials),
     )
+
+
+def unfollowed(state: JobState) -> str:
+    """Why the job could not do what its spec wants of a divergence; empty while it could, or nothing is wanted."""
+    loss = state.policy.loss if state.policy is not None else None
+    if loss is None or state.follows is None or state.ended_at is not None:
+        return ""
+    wanted = {
+        Follows.RESTORE: True,
+        Follows.BATCHES: loss.skip_batches > 0,
+        Follows.LEARNING_RATE: loss.learning_rate_scale != 1.0,
+    }
+    missing = [each for each in wanted if wanted[each] and each not in state.follows]
+    if not missing:
+        return ""
+    cannot = " and ".join(f"cannot {CANNOT[each][0]}" for each in missing)
+    return f"the script {cannot}; {'; '.join(CANNOT[each][1] for each in missing)}"
 
 
 def pending_tests(state: JobState) -> Iterator[PendingTest]:

@@ -2,8 +2,8 @@
 
 A spike that passes is no fault: PaLM and OPT-175B saw dozens and went back only for those from which the loss did
 not return. So what counts is the median over the ranks, against what it was while all was well, and for how many
-steps it has been too high. A rank of its own is compared with the others of the same time: a bad shard, a kernel
-or a link.
+steps it has been too high. A rank of its own is compared with the others of the same time: above them by a bad
+shard, a kernel or a link, below them by a shard that repeats and is learned by heart.
 
 A step is seen now and then, not each: the loss may have begun to rise at the step after the last one at which it
 was as usual. What is usual is learned from the job itself, in its first looks and ever after. A watchdog that has
@@ -25,15 +25,20 @@ from holdfast.watchdog.detectors.detector import ROUNDS, Detector, Reported, Rou
 LOOKED_AT_MAX = 1024
 # A loss falls, fast at first. So a look is compared with the median of so many before it, the newest that were as
 # usual, and how far it is from that with how far those of before were; until both are known, nothing is judged.
-# With fewer looks a rise of a minute or two would be taken for usual as it goes on.
+# With fewer looks a rise of a minute or two would be taken for usual as it goes on. With so many, a rise within
+# reach still would: so what was usual at so many places before, so many looks apart, counts too, the lowest.
+# With more places the swings of a sound loss would be taken for a rise (bench/divergence.py).
 LOOKS_KEPT = 48
+PLACES_KEPT = 4
+LOOKS_APART = 16
 CHANGES_THAT_TELL = 16
 CHANGES_KEPT = 64
 # Too high: beyond what is usual by so many standard deviations (by way of the median absolute deviation, which an
 # odd value does not move), and by this share of it, whatever the deviation.
 DEVIATIONS = 6.0
 SHARE = 0.1
-# One rank is apart from the others by more: they have other data, and no history that would tell how far.
+# One rank is apart from the others by more: they have other data. How far ranks are from each other is taken of
+# many looks, for of three ranks that are two numbers.
 DEVIATIONS_APART = 8.0
 SHARE_APART = 0.25
 APART_TOLD_MAX = 8  # of a round
@@ -49,12 +54,16 @@ class DivergenceDetector(Detector):
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job
         self._wanted: LossPolicy | None = policy.loss
+        self._sustained = policy.loss.rewind_after if policy.loss is not None else 0
         self._every_s = policy.heartbeat_interval_s
         self._model_ranks = policy.model_ranks
         self._round = RoundInForce(policy.job)
         # Over all rounds, of looks that were as usual: the losses, and what each was beyond those before it.
         self._usual: deque[float] = deque(maxlen=LOOKS_KEPT)
         self._changes: deque[float] = deque(maxlen=CHANGES_KEPT)
+        self._spreads: deque[float] = deque(maxlen=CHANGES_KEPT)  # of the ranks in one look
+        self._places: deque[float] = deque(maxlen=PLACES_KEPT)
+        self._looks = 0  # as usual, in all
         self._looks_at = 0.0
         self._learned_to = -1  # the newest step of a look that was as usual
         self._begin()
@@ -67,10 +76,10 @@ class DivergenceDetector(Detector):
             if self._round.follow(sample):
                 self._begin()
             return ()
-        found = [*self._apart(sample, self._wanted.rewind_after, now)]
+        found = [*self._apart(sample, now)]
         if now >= self._looks_at:
             self._looks_at = now + self._every_s
-            found += self._look(self._wanted.rewind_after, now)
+            found += self._look(now)
         return found
 
     def _begin(self) -> None:
@@ -83,13 +92,15 @@ class DivergenceDetector(Detector):
         self._usual_at: int | None = None  # the newest step at which the loss was as usual
         self._high_since: float | None = None
         self._is_told = False
-        self._too_far: float | None = None  # for one rank, by the newest look
+        # For one rank, by the newest look: no lower and no higher than these.
+        self._near: tuple[float, float] | None = None
+        self._compared_from: int | None = None  # the step of the first look by which ranks were compared
         self._apart_since: dict[int, int] = {}  # by rank: the first step seen
         self._apart_told: set[int] = set()
 
-    def _apart(self, sample: Reported, sustained: int, now: float) -> Iterator[Finding]:
+    def _apart(self, sample: Reported, now: float) -> Iterator[Finding]:
         """Take the samples of a report; the ranks that have been apart from the others for long enough."""
-        too_far, stride = self._too_far, self._stride
+        near, stride = self._near, self._stride
         for each in self._round.samples_in(sample):
             step, loss = each.step, each.loss
             if step is None:
@@ -103,12 +114,12 @@ class DivergenceDetector(Detector):
             if is_looked_at:
                 self._mute.discard(each.rank)
                 self._newest[each.rank] = (step, loss)
-            if too_far is None or loss <= too_far:
+            if near is None or near[0] <= loss <= near[1]:
                 self._apart_since.pop(each.rank, None)
-            elif step - self._apart_since.setdefault(each.rank, step) >= sustained:
+            elif step - self._apart_since.setdefault(each.rank, step) >= self._sustained:
                 yield from self._one_rank(each, loss, now)
 
-    def _look(self, sustained: int, now: float) -> Iterator[Finding]:
+    def _look(self, now: float) -> Iterator[Finding]:
         """Compare the job's loss as it is with what it was."""
         with_loss = len(range(0, self._round.world_size, self._stride)) - len(self._mute)
         if not self._newest or 2 * len(self._newest) <= with_loss:
@@ -119,10 +130,15 @@ class DivergenceDetector(Detector):
         self._step = step
         losses = [loss for _, loss in self._newest.values()]
         loss = median(losses)
-        self._too_far = loss + _reach(losses, loss, DEVIATIONS_APART, SHARE_APART) if len(losses) > 2 else None
+        self._spreads.append(_deviation(losses))
+        if len(losses) > 2 and len(self._spreads) >= CHANGES_THAT_TELL:
+            apart = max(DEVIATIONS_APART * median(self._spreads), SHARE_APART * abs(loss), LEAST)
+            self._near = (loss - apart, loss + apart)
+            self._compared_from = step if self._compared_from is None else self._compared_from
         before = median(self._usual) if len(self._usual) == LOOKS_KEPT else loss
         # A loss falls as it did; that it rises is never usual, or a slow rise would become so as it goes on.
         usual = before + (min(0.0, median(self._changes)) if self._changes else 0.0)
+        usual = min((usual, *self._places))
         known = len(self._changes) >= CHANGES_THAT_TELL
         # What is trained again has the loss of that time, which is higher than what was usual last.
         is_again = step <= self._learned_to
@@ -131,6 +147,9 @@ class DivergenceDetector(Detector):
                 if len(self._usual) == LOOKS_KEPT:
                     self._changes.append(loss - before)
                 self._usual.append(loss)
+                self._looks += 1
+                if len(self._usual) == LOOKS_KEPT and self._looks % LOOKS_APART == 0:
+                    self._places.append(median(self._usual))
                 self._learned_to = step
             self._usual_at, self._high_since, self._is_told = step, None, False
             return
@@ -139,7 +158,7 @@ class DivergenceDetector(Detector):
             # In a round that has been so from its start on, it was so in the one before.
             self._usual_at = step - 1 if self._usual_at is None else self._usual_at
         first = (self._usual_at or 0) + 1
-        if self._is_told or step - first + 1 < sustained:
+        if self._is_told or step - first + 1 < self._sustained:
             return
         self._is_told = True
         yield Finding(
@@ -156,29 +175,44 @@ class DivergenceDetector(Detector):
         )
 
     def _one_rank(self, sample: RankSample, loss: float, now: float) -> Iterator[Finding]:
-        """Of all ranks together nothing is said by this, and the other way round."""
+        """Of all ranks together nothing is said by this, and the other way round.
+
+        A rank that came to be apart from the others, alone, had something happen to it, and is gone back for. One
+        that was so from the start of the round has other data, or nobody knows since when.
+        """
         told = self._apart_told
         if sample.rank in told or len(told) >= APART_TOLD_MAX or self._high_since is not None:
             return
         told.add(sample.rank)
         first = self._apart_since[sample.rank]
-        says = f"{loss:.4g} at step {sample.step}, and no other would be beyond {self._too_far:.4g}"
+        assert self._near is not None
+        assert self._compared_from is not None
+        lowest, highest = self._near
+        side, limit = ("above", highest) if loss > highest else ("below", lowest)
+        came = first - self._compared_from >= self._sustained and len(self._apart_since) == 1
+        says = f"{loss:.4g} at step {sample.step}, and no other would be {side} {limit:.4g}"
+        # What brought it there began before it showed, as a shard that repeats: as long before as it has to last.
+        since = max(1, first - self._sustained) if came else first
         yield Finding(
             kind=FindingKind.DIVERGENCE,
             subject=self._round.subject(sample.rank),
-            cause="the loss of one rank is apart from the others'",
+            cause=f"the loss of one rank is {side} the others'",
             evidence=(Evidence("rank record", says, now),),
             confidence=Confidence.PROBABLE,
             began_at=now,
             round=self._round.number,
             error=f"rank {sample.rank}: {says}; since step {first}",
-            asks=XidAction.WATCH,
-            step=first,
+            asks=None if came else XidAction.WATCH,
+            step=since,
         )
 
 
 def _reach(values: Sequence[float], of: float, deviations: float, share: float) -> float:
     """How far from its like a value may be: as these are from each other, and a share of `of` in any case."""
+    return max(deviations * _deviation(values), share * abs(of), LEAST)
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """The standard deviation, by way of the median absolute one."""
     middle = median(values)
-    deviation = TO_SIGMA * median(abs(each - middle) for each in values)
-    return max(deviations * deviation, share * abs(of), LEAST)
+    return TO_SIGMA * median(abs(each - middle) for each in values)

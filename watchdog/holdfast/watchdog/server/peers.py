@@ -188,7 +188,7 @@ def heed(host: JobHost, launcher: LauncherConnection, message: membership.FromLa
             _stored(host, message)
         case membership.Restored():
             if state.restored_step is None:
-                restored = (message.step, message.skipped, message.tier, message.healed)
+                restored = (message.step, message.skipped, message.tier, message.healed, message.follows)
                 host.record(event.RestoreReported(message.round, *restored))
             else:
                 # Said again after a reconnect. Taken as news it would set the job back to where the round began.
