@@ -135,12 +135,13 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """The logits of the byte after each."""
+    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
+        """The loss, summed over all bytes; without targets the logits of the byte after each."""
         hidden = self.bytes(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             hidden = block(hidden)
-        return self.head(self.norm(hidden))
+        logits = self.head(self.norm(hidden))
+        return logits if targets is None else total_loss(logits, targets)
 
 
 def total_loss(logits: Tensor, targets: Tensor) -> Tensor:
@@ -191,7 +192,7 @@ def train(part: Assignment) -> None:  # Holdfast: everything that belongs to a r
     )
     for step, (inputs, targets) in checkpointer.steps(samples, until=arguments.steps):
         due = time.monotonic() + arguments.pace
-        total = total_loss(model(inputs.to(device)), targets.to(device))
+        total = model(inputs.to(device), targets.to(device))
         # FSDP averages gradients over ranks; scaled like this the average is that of the global batch.
         (total * part.world_size / (arguments.batch * arguments.length)).backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()

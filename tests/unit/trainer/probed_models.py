@@ -1,8 +1,9 @@
 """Tiny models, right and broken, that the probes are tried on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -125,3 +126,12 @@ def trainable(model: nn.Module, samples: int = 4, **given: Any) -> Subject:
     """One that a step can be taken with."""
     batch = tokens(samples)
     return Subject(model=model, inputs=batch, targets=batch.roll(-1, 1), **{"loss": mean_loss, **given})
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads cost more than they bring in models of this size, most of all beside other tests."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

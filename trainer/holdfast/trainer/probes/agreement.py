@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from holdfast.api.audit import Probe, ProbeAnswer, Soundness
 from holdfast.trainer.probes.activations import ModuleCall, TimeLayout, recorded
 from holdfast.trainer.probes.rounding import coarsest, moved, tolerance
-from holdfast.trainer.probes.subject import Subject, WithoutDropout, kept_as_found, logits_of
+from holdfast.trainer.probes.subject import Subject, kept_as_found, logits_of, without_dropout
 
 UNIT: Final = "nats per token"
 
@@ -40,7 +40,7 @@ def agreement(subject: Subject) -> ProbeAnswer:
             Probe.AGREEMENT, "there are no tokens to compare", "give integer targets of the shape of the sequence"
         )
     other = [subject.reference] if isinstance(subject.reference, nn.Module) else []
-    with torch.no_grad(), kept_as_found(subject.model, *other) as renew, WithoutDropout():
+    with torch.no_grad(), kept_as_found(subject.model, *other) as renew, without_dropout():
         subject.model.train()
         with recorded(subject.model) as ours:
             trained = logits_of(subject.outputs())

@@ -17,7 +17,7 @@ from torch import Tensor
 from holdfast.api.audit import Probe, ProbeAnswer, Soundness
 from holdfast.trainer.probes.activations import ModuleCall, TimeLayout, recorded
 from holdfast.trainer.probes.rounding import coarsest, distance, is_narrow, largest, moved, tolerance
-from holdfast.trainer.probes.subject import SEED, Subject, WithoutDropout, kept_as_found, logits_of
+from holdfast.trainer.probes.subject import SEED, Subject, kept_as_found, logits_of, without_dropout
 
 TRIES: Final = 2
 """Other tokens for each position: one change may leave the choice of a router as it was."""
@@ -57,7 +57,7 @@ def causality(subject: Subject) -> ProbeAnswer:
             "give a batch of text: tokens are changed to others of the batch",
         )
     layout = TimeLayout(subject.samples, subject.steps, subject.time_dim)
-    with torch.no_grad(), kept_as_found(subject.model) as renew, WithoutDropout():
+    with torch.no_grad(), kept_as_found(subject.model) as renew, without_dropout():
         looks: list[_Look] = []
         for training in (False, True):
             subject.model.train(training)

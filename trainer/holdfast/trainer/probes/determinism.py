@@ -16,7 +16,7 @@ from torch import Tensor
 from holdfast.api.audit import Probe, ProbeAnswer, Soundness
 from holdfast.trainer.probes.activations import ModuleCall, recorded
 from holdfast.trainer.probes.rounding import coarsest, tolerance
-from holdfast.trainer.probes.subject import Subject, WithoutDropout, kept_as_found, local, logits_of
+from holdfast.trainer.probes.subject import Subject, kept_as_found, local, logits_of, without_dropout
 
 NO_LOSS: Final = ("no loss is given", "say Subject(loss=...), so that there is a step to take")
 SMALL: Final = 0.1
@@ -101,7 +101,7 @@ def another_world_size(subject: Subject, *, pieces: int = 2) -> ProbeAnswer:
             "give 4 samples or more",
         )
     pieces = sizes[0]
-    with kept_as_found(subject.model) as renew, WithoutDropout():
+    with kept_as_found(subject.model) as renew, without_dropout():
         subject.model.train()
         whole = subject.gradients()
         size = subject.samples // pieces

@@ -6,6 +6,7 @@ over steps takes away.
 Source: https://arxiv.org/abs/1812.08011 (swamping); https://arxiv.org/abs/1812.06162 (signal and noise).
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -24,13 +25,20 @@ SWAMPED_MAX: Final = 0.1
 """Share of additions. Gradients that are independent lose 4 % in bfloat16 at 1024 ranks, measured here; where one
 in ten is lost, the bias follows at twice as many ranks."""
 
+SIGMAS: Final = 5.0
+"""Standard errors that a bias is from 0, at least: with thousands of parameters none gets there by chance."""
+ELEMENTS_MIN: Final = 16
+"""Of fewer elements no bias is told from an error."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReductionLoss:
-    """What a reduction lost: `bias` is signed (below 0: too small), of the sum of magnitudes; `error` the relative
-    error in the Euclidean norm; `swamped` a share of the additions; `overflowed` a share of the elements."""
+    """What a reduction lost: `bias` is signed (below 0: too small), of the sum of magnitudes, and `doubt` its
+    standard error; `error` the relative error in the Euclidean norm; `swamped` a share of the additions;
+    `overflowed` a share of the elements."""
 
     bias: float
+    doubt: float
     error: float
     swamped: float
     overflowed: float
@@ -80,11 +88,16 @@ def measured(addends: Tensor, dtype: torch.dtype, algorithm: str) -> ReductionLo
     found, lost = ALGORITHMS[algorithm](addends, dtype)
     exact, got = addends.double().sum(0), found.double()
     finite = got.isfinite()
-    magnitude = float(exact[finite].abs().sum())
-    away = (got - exact)[finite]
+    size, away = exact[finite].abs(), (got - exact)[finite]
+    magnitude = float(size.sum())
+    grown = away * exact[finite].sign()
+    bias = float(grown.sum()) / magnitude if magnitude else 0.0
     return ReductionLoss(
-        bias=float((away * exact[finite].sign()).sum()) / magnitude if magnitude else 0.0,
-        error=float(away.norm() / exact[finite].norm()) if magnitude else 0.0,
+        bias=bias,
+        doubt=float((grown - bias * size).norm()) / magnitude
+        if len(size) >= ELEMENTS_MIN and magnitude
+        else math.inf,
+        error=float(away.norm() / size.norm()) if magnitude else 0.0,
         swamped=float(lost.sum()) / max(int((addends != 0).sum()), 1),
         overflowed=float((~finite & exact.isfinite()).sum()) / max(found.numel(), 1),
     )
@@ -100,8 +113,8 @@ def reduction(
     they do. None: made up, a signal as large as the noise of one rank, which is much. The figure is the bias
     of the parameter it is largest in. Sums are formed first and divided afterwards.
 
-    Suspect: a bias beyond half a unit in the last place of `dtype`, which rounding the result alone never has;
-    more than `SWAMPED_MAX` of the additions lost; a sum that overflows.
+    Suspect: a bias beyond half a unit in the last place of `dtype`, which rounding the result alone never has,
+    and beyond chance; more than `SWAMPED_MAX` of the additions lost; a sum that overflows.
 
     Raises InvalidInput when the world has fewer than 2 ranks or a tensor has no ranks.
     """
@@ -182,7 +195,7 @@ def _answer(
     bad = {
         name: each
         for name, each in losses.items()
-        if abs(each.bias) > rounding or each.swamped > SWAMPED_MAX or each.overflowed
+        if abs(each.bias) > max(rounding, SIGMAS * each.doubt) or each.swamped > SWAMPED_MAX or each.overflowed
     }
     where, worst = max((bad or losses).items(), key=lambda item: (item[1].overflowed, abs(item[1].bias)))
     kind = str(dtype).removeprefix("torch.")

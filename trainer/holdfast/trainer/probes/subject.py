@@ -1,20 +1,21 @@
 """`Subject`: what a script gives to be probed, and how it is run without leaving a trace in it."""
 
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch.nn import functional
 
 from holdfast.api.audit import ProbeAnswer
 from holdfast.api.errors import InvalidInput, Problem
 
-SEED = 20_240
-FROM_KEYS = ("input_ids", "inputs_embeds", "tokens", "input", "inputs", "x")
+SEED: Final = 20_240
+FROM_KEYS: Final = ("input_ids", "inputs_embeds", "tokens", "input", "inputs", "x")
 """Names under which a mapping of inputs usually has its sequence; the first that is there is taken."""
 
 
@@ -253,6 +254,8 @@ def kept_as_found(*modules: nn.Module) -> Iterator[Callable[[], None]]:
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=sorted(devices, key=str)))
         stack.callback(random.setstate, python)
+        # Hooks are not seen by compiled code, and a compiled model is told by its own: it runs as it was written.
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
         try:
             renew()
             yield renew
@@ -264,23 +267,38 @@ def kept_as_found(*modules: nn.Module) -> Iterator[Callable[[], None]]:
                 module.training = flag
 
 
-class WithoutDropout(TorchFunctionMode):
-    """Dropout of every kind passes everything on, also where a function does it and no module.
+DROPOUTS: Final = tuple(
+    name for name in dir(functional) if re.fullmatch(r"(feature_)?(alpha_)?dropout\d?d?", name)
+)
+ATTENTION: Final = "scaled_dot_product_attention"
+
+
+@contextmanager
+def without_dropout() -> Iterator[None]:
+    """Dropout of every kind passes everything on, also where a function of `torch.nn.functional` does it.
 
     The seed alone does not do: where the number of tokens that reach a module depends on the data, equal tokens
-    meet other random numbers.
+    meet other random numbers. The functions are put in their place for the whole process, since activations that
+    are computed anew are so in threads and modes of autograd's own. A script that imported one of them by its name
+    keeps its dropout.
     """
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = dict(kwargs or {})
-        name = getattr(func, "__name__", "")
-        if name == "scaled_dot_product_attention":
-            if len(args) > 4:
-                args = (*args[:4], 0.0, *args[5:])
-            elif "dropout_p" in kwargs:
-                kwargs["dropout_p"] = 0.0
-        elif "dropout" in name:
-            return args[0] if args else kwargs["input"]
-        return func(*args, **kwargs)
+    def passed(input: Tensor, *_: Any, **__: Any) -> Tensor:
+        return input
+
+    attention = getattr(functional, ATTENTION)
+
+    def attended(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > 4:
+            args = (*args[:4], 0.0, *args[5:])
+        return attention(*args, **{**kwargs, **({"dropout_p": 0.0} if "dropout_p" in kwargs else {})})
+
+    before = {name: getattr(functional, name) for name in (*DROPOUTS, ATTENTION)}
+    try:
+        for name in DROPOUTS:
+            setattr(functional, name, passed)
+        setattr(functional, ATTENTION, attended)
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(functional, name, function)
