@@ -25,11 +25,13 @@ from probed_models import (
     trainable,
 )
 from torch import Tensor, nn
+from torch.nn import functional
 
 from holdfast.api.errors import InvalidInput
 from holdfast.trainer.probes import Probe, Soundness, Subject, causality
 from holdfast.trainer.probes.activations import TimeLayout, recorded
 from holdfast.trainer.probes.rounding import distance, moved, tolerance
+from holdfast.trainer.probes.subject import without_dropout
 
 __all__ = ["one_thread"]
 
@@ -274,6 +276,21 @@ def test_a_module_that_an_exception_leaves_disturbs_no_other() -> None:
         model(torch.zeros(1))
         model(torch.ones(1))
     assert [(each.name, each.number, each.inputs[0].item()) for each in calls] == [("", 0, 0.0), ("", 1, 1.0)]
+
+
+def test_dropout_is_put_aside_however_it_is_asked_for_and_put_back() -> None:
+    hidden, before = torch.ones(1, 2, 4, 8), {name: getattr(functional, name) for name in dir(functional)}
+    exact = functional.scaled_dot_product_attention(hidden, hidden, hidden)
+    with pytest.raises(ZeroDivisionError), without_dropout():
+        assert nn.Dropout(0.9)(hidden) is hidden
+        assert functional.alpha_dropout(hidden, 0.9, True) is hidden
+        assert functional.dropout(input=hidden, p=0.9) is hidden
+        attended = functional.scaled_dot_product_attention
+        assert torch.equal(attended(hidden, hidden, hidden, None, 0.9), exact)
+        assert torch.equal(attended(hidden, hidden, hidden, dropout_p=0.9), exact)
+        assert torch.equal(attended(hidden, hidden, hidden), exact)
+        raise ZeroDivisionError
+    assert {name: getattr(functional, name) for name in dir(functional)} == before
 
 
 def test_words_of_the_batch_are_changed_for_words_of_the_batch() -> None:

@@ -216,9 +216,9 @@ SCALE_MIN: Final = 1.0
 class LossScaleWatch:
     """The loss scale of training in float16, and the steps that were left out for an overflow."""
 
-    _count: int = 0
-    _scale: float | None = None
-    _recent: deque[bool] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    _count: int = field(default=0, init=False)
+    _scale: float | None = field(default=None, init=False)
+    _recent: deque[bool] = field(default_factory=lambda: deque(maxlen=REMEMBERED), init=False)
 
     def update(self, scale: float, *, skipped: bool) -> None:
         """At each step: the scale after it, and whether the optimizer was left out."""
