@@ -66,8 +66,9 @@ def test_a_probe_in_which_the_model_raises_is_unknown_and_the_others_are_run() -
     by_probe = {each.probe: each for each in found.answers}
     assert by_probe[Probe.CAUSALITY].verdict is Soundness.SUSPECT
     assert by_probe[Probe.DETERMINISM].verdict is Soundness.UNKNOWN
-    assert "the model raised AttributeError: 'Tensor' object has no attribute 'nothing' (test_audit.py, line" in (
-        by_probe[Probe.DETERMINISM].says
+    assert (
+        "the model raised AttributeError: 'Tensor' object has no attribute 'nothing' (test_model_audit.py, line"
+        in (by_probe[Probe.DETERMINISM].says)
     )
     assert found.verdict is Soundness.SUSPECT
 
