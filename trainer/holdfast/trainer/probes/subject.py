@@ -2,6 +2,7 @@
 
 import random
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -254,8 +255,9 @@ def kept_as_found(*modules: nn.Module) -> Iterator[Callable[[], None]]:
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=sorted(devices, key=str)))
         stack.callback(random.setstate, python)
-        # Hooks are not seen by compiled code, and a compiled model is told by its own: it runs as it was written.
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        # Compiled code calls no hooks. Without the compiler's module, which takes seconds, nothing is compiled.
+        if "torch._dynamo" in sys.modules:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
         try:
             renew()
             yield renew
