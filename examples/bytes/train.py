@@ -3,6 +3,7 @@
     python examples/bytes/train.py --steps 50
     torchrun --nproc-per-node 2 examples/bytes/train.py --steps 50
     holdfast run examples/bytes/job.yaml
+    holdfast audit examples/bytes/train.py
 
 What Holdfast asks of a training script is marked with "Holdfast:". The rest is an ordinary FSDP2 script. With the
 same seed, text and number of ranks the losses are the same, bit for bit, however often the run was interrupted.
@@ -27,6 +28,7 @@ from torch.nn import functional
 
 from holdfast.checkpoint import Checkpointer
 from holdfast.trainer import Assignment, Run
+from holdfast.trainer.probes import Subject
 
 TEXT_BYTES_MAX = 64 << 20
 VOCABULARY = 256  # Every byte is a token.
@@ -84,12 +86,12 @@ class Samples:
 
     counts_globally = True  # The position is right for any rank of any world.
 
-    def __init__(self, text: Tensor, *, batch: int, length: int, seed: int, part: Assignment) -> None:
-        if batch < part.world_size:
-            refuse(f"--batch {batch}: {part.world_size} ranks need at least as many samples per step.")
-        self.text, self.batch, self.length, self.seed = text, batch, length, seed
-        self.first = batch * part.rank // part.world_size
-        self.last = batch * (part.rank + 1) // part.world_size
+    def __init__(self, *, batch: int, rank: int, world_size: int) -> None:
+        if batch < world_size:
+            refuse(f"--batch {batch}: {world_size} ranks need at least as many samples per step.")
+        self.text, self.batch, self.length, self.seed = text, batch, arguments.length, arguments.seed
+        self.first = batch * rank // world_size
+        self.last = batch * (rank + 1) // world_size
         self.taken = 0
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -133,21 +135,31 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY)
 
-    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """The loss, summed over all bytes."""
+    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
+        """The loss, summed over all bytes; without targets the logits of the byte after each."""
         hidden = self.bytes(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             hidden = block(hidden)
         logits = self.head(self.norm(hidden))
-        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+        return logits if targets is None else total_loss(logits, targets)
+
+
+def total_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Summed over all bytes."""
+    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+
+
+def whole_model() -> Transformer:
+    """The same weights wherever it is called."""
+    torch.manual_seed(arguments.seed)
+    return Transformer(
+        layers=arguments.layers, width=arguments.width, heads=arguments.heads, length=arguments.length
+    ).to(device)
 
 
 def build_model(part: Assignment) -> Transformer:
-    """The same weights on every rank, then a shard of them on each, unless every rank is to be a replica."""
-    torch.manual_seed(arguments.seed)
-    model = Transformer(
-        layers=arguments.layers, width=arguments.width, heads=arguments.heads, length=arguments.length
-    ).to(device)
+    """A shard of the model on each rank, unless every rank is to be a replica."""
+    model = whole_model()
     shards = 1 if arguments.replicated else part.world_size
     shape = (part.world_size // shards, shards)
     mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicas", "shards"))
@@ -170,7 +182,7 @@ def note_loss(step: int, loss: float, part: Assignment) -> None:
 def train(part: Assignment) -> None:  # Holdfast: everything that belongs to a round is built in here.
     model = build_model(part)
     optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.learning_rate)
-    samples = Samples(text, batch=arguments.batch, length=arguments.length, seed=arguments.seed, part=part)
+    samples = Samples(batch=arguments.batch, rank=part.rank, world_size=part.world_size)
     checkpointer = Checkpointer(  # Holdfast: saves while training goes on, restores when a round begins.
         run,
         model=model,
@@ -196,8 +208,21 @@ def train(part: Assignment) -> None:  # Holdfast: everything that belongs to a r
     checkpointer.close()
 
 
+def audit() -> Subject:  # Holdfast: what `holdfast audit` probes before the job starts.
+    inputs, targets = next(iter(Samples(batch=4, rank=0, world_size=1)))
+    return Subject(
+        model=whole_model(),
+        inputs=inputs.to(device),
+        targets=targets.to(device),
+        loss=total_loss,
+        loss_is_mean=False,
+        world_size=8,  # FSDP reduces in float32 here, which is what a Subject says unasked.
+    )
+
+
 arguments = parse_arguments()
 text = read_text(arguments.text, bytes_min=arguments.length + 2)
-run = Run(backend="gloo" if arguments.device == "cpu" else None)  # Holdfast: the first line of five.
 device = torch.device(arguments.device)
-run.enter(train)  # Holdfast: and the last. Called again for every round, until it returns.
+if __name__ == "__main__":
+    run = Run(backend="gloo" if arguments.device == "cpu" else None)  # Holdfast: the first line of five.
+    run.enter(train)  # Holdfast: and the last. Called again for every round, until it returns.

@@ -53,6 +53,7 @@ COMMANDS: Mapping[str, Command] = {
     "skip-batches": Command("holdfast.cli.commands.intervene:skip_batches", "Pass over some of the data."),
     "doctor": Command("holdfast.cli.commands.doctor:doctor", "Check an installation, or this machine."),
     "probe": Command("holdfast.cli.commands.doctor:probe", "Test the GPUs of this machine."),
+    "audit": Command("holdfast.cli.commands.audit:audit", "Probe the model of a script before it trains."),
     "watchdog": Command("holdfast.cli.commands.program:watchdog", "The watchdog: decides."),
     "operator": Command("holdfast.cli.commands.program:operator", "The operator: acts on the cluster."),
     "agent": Command("holdfast.cli.commands.program:agent", "The agent of one node: senses."),
@@ -61,7 +62,7 @@ COMMANDS: Mapping[str, Command] = {
 }
 SERVICES = frozenset({"watchdog", "operator", "agent"})
 """These have log settings of their own."""
-HERE_ONLY = frozenset({"run", "demo", "launch", "probe"}) | SERVICES
+HERE_ONLY = frozenset({"run", "demo", "launch", "probe", "audit"}) | SERVICES
 """What `kubectl holdfast` leaves out: these run something on this machine."""
 NO_FILES = 4
 """One of kubectl's directives for completions: do not fall back to file names."""

@@ -34,6 +34,7 @@ from holdfast.agent.memberfile import Member
 from holdfast.agent.selftest.station import FromStation
 from holdfast.agent.sensors.cloud_notice import NotNotice, aws_rebalance_notice, aws_spot_notice, azure_notices
 from holdfast.agent.sensors.simulated_gpu import BadFault, Fault, parse_fault
+from holdfast.api.audit import Audit, Probe, ProbeAnswer, Soundness
 from holdfast.api.bitflip import BitFlip, NanOutput
 from holdfast.api.control import Attached, Entered, FromWorker, ToWorker
 from holdfast.api.cordon import CordonedBy, read_cordoned_by
@@ -213,6 +214,13 @@ TARGETS: Mapping[str, Target] = {
     "last seen": _packed(LastSeen),
     "incident": _written(Incident),
     "outcome": _written(InterventionOutcome, InterventionOutcome("i1", InterventionState.DONE, "node n1 evicted")),
+    "audit": _written(
+        Audit,
+        Audit(
+            answers=(ProbeAnswer(probe=Probe.CAUSALITY, verdict=Soundness.SUSPECT, says="moved", figure=0.5),),
+            not_run={Probe.AGREEMENT: "no reference"},
+        ),
+    ),
     "self-test": _packed(Tested, Tested(1, TestLevel.LIGHT, Verdict.PASSED, 1.0)),
     "to warm parent": _packed(ToWarmParent),
     "from warm parent": _packed(FromWarmParent),

@@ -54,14 +54,14 @@ def test_the_names_of_the_commands_are_the_promised_ones() -> None:
             "resize",
             "skip-batches",
         ),
-        *("doctor", "probe", "watchdog", "operator", "agent", "completion", "version"),
+        *("doctor", "probe", "audit", "watchdog", "operator", "agent", "completion", "version"),
     ]
 
 
 def test_kubectl_has_the_commands_that_run_nothing_on_this_machine() -> None:
     context = click.Context(LazyGroup(), obj=Program.KUBECTL)
     left_out = set(COMMANDS) - set(LazyGroup().list_commands(context))
-    assert left_out == {"run", "demo", "launch", "probe", "watchdog", "operator", "agent"}
+    assert left_out == {"run", "demo", "launch", "probe", "audit", "watchdog", "operator", "agent"}
 
 
 PLACE = [
@@ -98,6 +98,7 @@ OPTIONS = {
         *("--level", "--device", "--tensor", "--golden", "--record", "--repeat", "--seed", "--inject"),
         *("-o", "--output"),
     ],
+    "audit": ["--probes", "--entry", "-o", "--output"],
     "completion": [],
     "version": [],
 }
