@@ -22,6 +22,7 @@ from holdfast.api.membership import (
     CollectiveFailed,
     Restored,
     RoundWord,
+    RunDescribed,
 )
 from holdfast.api.memory import NodeMemory
 from holdfast.api.round import Endpoint, Reentry, Restore, Seat
@@ -162,6 +163,7 @@ FromWorker = (
     | CollectiveFailed
     | CheckpointCommitted
     | CheckpointsStored
+    | RunDescribed
     | Restored
     | Finished
 )

@@ -223,8 +223,8 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     why the job went back for what its losses were, NaN or too high. `ended_at` is when the
     job succeeded or failed, None while it goes on. `publishes` once the script has said
     anything of its steps; of one that never does, `signed_at` is when the newest round first showed a sign of
-    training. `departed` are nodes that went from the cluster while they were avoided: a machine of that name may
-    come back.
+    training. `described` is the digest of how rank 0 said it was started, last.
+    `departed` are nodes that went from the cluster while they were avoided: a machine of that name may come back.
     """
 
     job: str
@@ -286,6 +286,7 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     publishes: bool = False
     signed_at: float | None = None
     storage: Storage | None = None
+    described: str = ""
     asked: RewindAsked | None = None
     departed: tuple[str, ...] = ()
 
