@@ -199,5 +199,6 @@ def train(part: Assignment) -> None:  # Holdfast: everything that belongs to a r
 arguments = parse_arguments()
 text = read_text(arguments.text, bytes_min=arguments.length + 2)
 run = Run(backend="gloo" if arguments.device == "cpu" else None)  # Holdfast: the first line of five.
+run.configure(vars(arguments))  # Holdfast: for `holdfast compare`; nothing else needs it.
 device = torch.device(arguments.device)
 run.enter(train)  # Holdfast: and the last. Called again for every round, until it returns.

@@ -112,8 +112,8 @@ class StorageListed(msgspec.Struct, frozen=True, tag=True):
 
 
 class RunRecorded(msgspec.Struct, frozen=True, tag=True):
-    """Rank 0 of `round` has told how it was started, and not as in the round before. Nothing follows from it: it is
-    journaled for people who compare runs. `digest` is of all of it but the round.
+    """Rank 0 of `round` has told how it was started, and not as in the round before. Nothing follows from it: it
+    is journaled for people who compare runs. `digest` is of all of it but the round.
     """
 
     round: int

@@ -54,7 +54,8 @@ class Kind(StrEnum):
 
 
 class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One observation. `took` and `gave` are fingerprints in hex, or numbers in hex; "?" is what could not be read.
+    """One observation. `took` and `gave` are fingerprints in hex, or numbers in hex; "?" is what could not be
+    read.
 
     `call` counts the calls of a module in a step; `says` are an operation's arguments that are no tensors.
     """

@@ -48,8 +48,9 @@ class RunPort(Protocol):
         """
 
     def enclosed(self, step: int | None, files: Mapping[str, bytes], /) -> object:
-        """Called once per round on rank 0, before `restored`. `files` are what `enclosures` gave for the checkpoint
-        of `step`, or, where that came from memory, for the newest one before it; what cannot be read is left out.
+        """Called once per round on rank 0, before `restored`. `files` are what `enclosures` gave for the
+        checkpoint of `step`, or, where that came from memory, for the newest one before it; what cannot be read is
+        left out.
         """
 
     def save_due(self, step: int, /) -> int | None:

@@ -1,8 +1,8 @@
 """Collects how this run was started, once, beside the training thread. See `holdfast.api.runmanifest`.
 
-The switches that a script sets are read when its model is ready for the first step: by then they are set. What takes
-time (git, the list of packages, the driver) is asked for by a thread of its own; a checkpoint that comes before it is
-done waits for it in the background, `PATIENCE_S` at the most, and once.
+The switches that a script sets are read when its model is ready for the first step: by then they are set. What
+takes time (git, the list of packages, the driver) is asked for by a thread of its own; a checkpoint that comes
+before it is done waits for it in the background, `PATIENCE_S` at the most, and once.
 """
 
 import logging
@@ -104,7 +104,7 @@ class Description:
         self._thread.start()
 
     def wait(self) -> RunManifest | None:
-        """The manifest; None where it is not there by now. Waits for it the first time, not on the training thread."""
+        """The manifest; None where it is not there. Waits for it the first time; not for the training thread."""
         if self._thread is not None and not self._has_waited:
             self._thread.join(PATIENCE_S)
             self._has_waited = True

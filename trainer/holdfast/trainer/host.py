@@ -78,8 +78,8 @@ class Surroundings:
 def surroundings_of(environment: Mapping[str, str]) -> Surroundings:
     """Read the mode out of `environment`. A Holdfast launcher wins over the variables of torchrun.
 
-    Raises InvalidInput when RANK is set and its companions are missing or are no numbers, or what is to be rehearsed
-    cannot be read.
+    Raises InvalidInput when RANK is set and its companions are missing or are no numbers, or what is to be
+    rehearsed cannot be read.
     """
     rehearsal = _rehearsal(environment)
     directory = environment.get(RUN_DIRECTORY_VARIABLE)

@@ -38,8 +38,8 @@ class Compared:
 
 
 def compare(a: Source, b: Source, *, are_equal: Callable[[str], bool] = lambda name: False) -> Compared:
-    """Name by name, so that no more than one tensor of each is in memory. `are_equal` says of a name that both have
-    whether it is known to be the same without a look. Raises as the sources do.
+    """Name by name, so that no more than one tensor of each is in memory. `are_equal` says of a name that both
+    have whether it is known to be the same without a look. Raises as the sources do.
     """
     ours = [*a.contents.tensors, *a.contents.objects]
     theirs = [*b.contents.tensors, *b.contents.objects]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from holdfast.checkpoint.convert.comparison import Difference, compare
 from holdfast.checkpoint.convert.conversion import HoldfastSource
@@ -13,8 +14,8 @@ from holdfast.checkpoint.runs.recorded import RecordedRun
 @dataclass(frozen=True, slots=True)
 class States:
     """Of the steps of which both runs have a checkpoint, `common`, lowest first: `equals` are those before the
-    first that differs, and `differs` is that one, None: none does. `differences` are of that one, and `only_in_one`
-    are names that the other does not have.
+    first that differs, and `differs` is that one, None: none does. `differences` are of that one, and
+    `only_in_one` are names that the other does not have.
     """
 
     common: tuple[int, ...]
@@ -43,7 +44,7 @@ def compare_states(a: RecordedRun, b: RecordedRun) -> States:
     for step in common:
         first = HoldfastSource(a.storage, ours[step].name)
         second = HoldfastSource(b.storage, theirs[step].name)
-        found = compare(first, second, are_equal=lambda name, x=first, y=second: same_blocks(name, x, y))
+        found = compare(first, second, are_equal=partial(same_blocks, a=first, b=second))
         if not found.is_equal:
             only = (*found.only_in_a, *found.only_in_b)
             return States(common, tuple(equals), step, found.differences, only)

@@ -1,19 +1,19 @@
 """From two runs to the first thing in which they differ, by training both again from where they were the same.
 
-What is concluded rests on three comparisons: A trained again with B trained again (what their settings and code make
-of the same state), each with its own record (whether this machine repeats what that one did), and, where the two
-were started alike and still differ, A with A trained once more (whether the training is deterministic at all).
+What is concluded rests on three comparisons: A trained again with B trained again (what their settings and code
+make of the same state), each with its own record (whether this machine repeats what that one did), and, where the
+two were started alike and still differ, A with A trained once more (whether the training is deterministic at all).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 from holdfast.api.rehearsal import Kind, Rehearsal
 from holdfast.api.runhistory import StoredHistory
-from holdfast.cli.bisect.difference import Difference, earliest, first_difference, with_operation
+from holdfast.cli.bisect.difference import Difference, Stage, earliest, first_difference, with_operation
 from holdfast.cli.bisect.program import Program
 from holdfast.cli.bisect.rehearsals import Traces
 
@@ -61,16 +61,13 @@ class Bisected:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The two programs, where what they begin from was copied to, and which steps are asked about. `alike`: they
-    were started with the same settings and code.
-    """
+    """The two programs, where what they begin from was copied to, and which steps are asked about."""
 
     a: Program
     b: Program
     uri: str
     began: int
     last: int
-    alike: bool
     scratch: Path
 
 
@@ -85,13 +82,14 @@ def bisect(question: Question, histories: tuple[StoredHistory, StoredHistory], r
         if (each := departure(name, trace, history)) is not None
     )
     if found is None:
-        return _alike(question, departures)
-    cause = Cause.STARTED
-    if question.alike:
-        (again,) = rehearse([(question.a, wanted, question.scratch / "A-again")])
-        if (own := _between(traces[0], again)) is not None:
-            found, cause = own, Cause.CHANCE
-    if cause is Cause.STARTED and found.look is not None:
+        reached = max((step for each in traces for step, _ in each.told(Kind.PARAMETER)), default=question.began)
+        return _alike(replace(question, last=reached), departures)
+    chance = _chance(question, wanted, traces, histories, rehearse)
+    if chance is not None:
+        name, own = chance
+        says = f"{name} trained twice from the same state differs from itself: look for what is not deterministic"
+        return Bisected(Cause.CHANCE, question.began, question.last, own, departures, says)
+    if found.look is not None:
         looking = Rehearsal(uri=question.uri, output="", last=found.step, look=found.look)
         closer = rehearse(
             [
@@ -100,7 +98,27 @@ def bisect(question: Question, histories: tuple[StoredHistory, StoredHistory], r
             ]
         )
         found = with_operation(found, closer[0].of(found.rank), closer[1].of(found.rank))
-    return Bisected(cause, question.began, question.last, found, departures, _says(cause, question.alike))
+    says = "trained again from the same state they differ" if found.stage is not Stage.STATE else found.says
+    return Bisected(Cause.STARTED, question.began, question.last, found, departures, says)
+
+
+def _chance(
+    question: Question,
+    wanted: Rehearsal,
+    traces: Sequence[Traces],
+    histories: Sequence[StoredHistory],
+    rehearse: Rehearse,
+) -> tuple[str, Difference] | None:
+    """Which of the two differs from itself, and where; None: neither. Who repeats its own record is not asked."""
+    for program, trace, history in zip((question.a, question.b), traces, histories, strict=True):
+        told = {step for step, _ in trace.told(Kind.LOSS)}
+        if told.intersection(history.losses) and departure(program.name, trace, history) is None:
+            continue
+        (again,) = rehearse([(program, wanted, question.scratch / f"{program.name}-again")])
+        own = _between(trace, again)
+        if own is not None:
+            return program.name, own
+    return None
 
 
 def _between(a: Traces, b: Traces) -> Difference | None:
@@ -118,18 +136,10 @@ def _alike(question: Question, departures: tuple[Departure, ...]) -> Bisected:
             "settings and its code give: a device or memory was wrong then, or something that is in no manifest"
         )
     elif departures:
-        says = "trained again both give the same, and neither gives what it recorded: this machine does not repeat them"
+        says = "trained again both give the same, and neither what it recorded: this machine does not repeat them"
     else:
         says = f"trained again both give the same, up to step {question.last}, and so they recorded it"
     return Bisected(cause, question.began, question.last, None, departures, says)
-
-
-def _says(cause: Cause, alike: bool) -> str:
-    if cause is Cause.CHANCE:
-        return "A differs from itself when it is trained twice from the same state: look for what is not deterministic"
-    if alike:
-        return "A repeats itself, and B differs from it though no setting and no line of code that is known does"
-    return "trained again from the same state they differ"
 
 
 def departure(name: str, trace: Traces, history: StoredHistory) -> Departure | None:

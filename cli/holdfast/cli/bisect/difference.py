@@ -174,7 +174,9 @@ def _deed(seen: Seen) -> str:
 
 
 def _module(name: str | None) -> str:
-    return "the model" if name == "" else "what is around the model" if name is None else name
+    if name is None:
+        return "what is around the model"
+    return f"module {name}" if name else "the model"
 
 
 def with_operation(found: Difference, a: Iterable[Seen], b: Iterable[Seen]) -> Difference:

@@ -1,7 +1,7 @@
 """How one of the two runs is started again: its command, its code, its environment, as its manifest has them.
 
-Code is taken from where the run had it, as long as the files there are still those that it ran. Where they are not,
-the commit and the diff are laid out in a folder of their own; nothing is written to the work tree.
+Code is taken from where the run had it, as long as the files there are still those that it ran. Where they are
+not, the commit and the diff are laid out in a folder of their own; nothing is written to the work tree.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ _GIT_PATIENCE_S: Final = 120.0
 RANKS_MAX: Final = 8
 """More are started only when somebody says so: this is one machine."""
 _OF_THE_MACHINE: Final = ("CUDA_VISIBLE_DEVICES",)
-_KEPT: Final = ("HOLDFAST_CHECKPOINT_KEY_FILE", "HOLDFAST_CORRUPTIBLE", "HOLDFAST_RUN_DIR")
+_KEPT: Final = ("HOLDFAST_CHECKPOINT_KEY_FILE",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def _recorded_ranks(name: str, manifest: RunManifest) -> int:
     said = manifest.of(Section.TOPOLOGY).get("world_size", "1")
     ranks = int(said) if said.isdigit() else 1
     if not 1 <= ranks <= RANKS_MAX:
-        fix = f"say how many ranks to start on this machine (--ranks); in another world than that of {name} bits differ"
+        fix = f"say how many ranks to start here (--ranks); in another world than that of {name} bits differ"
         raise InvalidInput(Problem(field="world size", value=said, fix=fix))
     return ranks
 
@@ -110,7 +110,7 @@ def _where(name: str, code: Code, words: list[str], scratch: Path) -> tuple[Path
         return directory, words
     fix = f"check the code of {name} out somewhere and say where (--{name.lower()}-directory)"
     if not code.commit or code.left_out:
-        why = (code.left_out and f"its diff is not whole ({code.left_out})") or code.unknown or "no commit is known"
+        why = (code.left_out and f"its diff is not all ({code.left_out})") or code.unknown or "no commit is known"
         raise InvalidInput(
             Problem(field=f"code of {name}", value=code.directory, fix=f"{fix}: it has changed since, {why}")
         )

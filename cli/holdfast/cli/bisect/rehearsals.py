@@ -1,4 +1,4 @@
-"""Starts the ranks of one run on this machine, waits until the wanted steps are trained, and reads what they saw."""
+"""Starts the ranks of one run on this machine, waits for the wanted steps, and reads what was seen of them."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ class Traces:
     ranks: int
 
     def of(self, rank: int) -> Iterator[Seen]:
-        """In order, `SEEN_MAX` at the most. A last line that was cut is left out. Raises Failed when it is none."""
+        """In order, `SEEN_MAX` at the most, without a last line that was cut. Raises Failed when it is none."""
         path = trace_file(self.folder, rank)
         with open(path, "rb") as file:
             for number in range(SEEN_MAX):
@@ -94,7 +94,7 @@ class Running:
             )
 
     def wait(self, timeout_s: float) -> Traces:
-        """Until all have ended. Raises Failed when one ends with an error, has seen nothing, or `timeout_s` is over."""
+        """Until all have ended. Raises Failed when one fails or has seen nothing, or it takes longer."""
         until = time.monotonic() + timeout_s
         while True:
             codes = [process.poll() for process in self._processes]
@@ -110,8 +110,8 @@ class Running:
             path = trace_file(self._folder, rank)
             if not path.exists() or not path.stat().st_size:
                 raise Failed(
-                    f"{self._who(rank)} told of no step: bisect needs a script with `run.step`, and `Checkpointer` "
-                    f"or `run.watch`: {self._tail(rank)}"
+                    f"{self._who(rank)} told of no step: bisect needs a script with `run.step`, and "
+                    f"`Checkpointer` or `run.watch`: {self._tail(rank)}"
                 )
         return Traces(self._folder, self._program.ranks)
 

@@ -196,7 +196,7 @@ def bisect(
     difference was found.
     """
     with _library():
-        from holdfast.checkpoint.runs.comparison import parted, settings_apart
+        from holdfast.checkpoint.runs.comparison import parted
         from holdfast.checkpoint.runs.content import compare_states
         from holdfast.checkpoint.runs.recorded import open_run
     from holdfast.cli.bisect.bisection import Question
@@ -215,15 +215,11 @@ def bisect(
         copied.mkdir()
         if began:
             ours.copy(began, copied)
-        programs = [
+        first, second = (
             program_of(name, manifest, scratch=folder, directory=where, command=command, ranks=ranks)
             for name, manifest, where in zip("AB", manifests, (a_directory, b_directory), strict=True)
-        ]
-        started = settings_apart(*manifests)
-        same_place = a_directory == b_directory
-        question = Question(
-            *programs, uri=str(copied), began=began, last=last, alike=not started and same_place, scratch=folder
         )
+        question = Question(first, second, str(copied), began, last, folder)
         found = search(
             question, (ours.history, theirs.history), lambda runs: rehearse(runs, timeout_s, together=together)
         )
@@ -235,15 +231,13 @@ def bisect(
 def window(
     equals: Sequence[int], parts: Sequence[int | None], newest: Sequence[int], steps_max: int
 ) -> tuple[int, int]:
-    """From which step on both are to be trained again (0: afresh), and up to which: `steps_max` at the most. `equals`
-    are the steps whose checkpoints are equal, `parts` those at which something is known to differ, `newest` each
-    run's last one.
+    """From which step on both are to be trained again (0: afresh), and up to which: `steps_max` at the most.
+    `equals` are the steps whose checkpoints are equal, `parts` those at which something is known to differ,
+    `newest` each run's last one.
     """
     first = min((step for step in parts if step is not None), default=None)
-    began = max((step for step in equals if first is None or step < first), default=0)
     last = min(newest) if first is None else first
-    if last <= began:
-        last = began + 1  # they are equal wherever both were saved: what comes next is asked about
+    began = max((step for step in equals if step < last), default=0)
     return began, min(last, began + steps_max)
 
 
