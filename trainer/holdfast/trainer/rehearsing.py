@@ -74,7 +74,7 @@ class Rehearsing:
         self._step = step
         for kind, number in ((Kind.LOSS, loss), (Kind.NORM, grad_norm)):
             if number is not None:
-                self._say(kind, "", gave=float(number).hex())
+                self._say(kind, "", gave=_float_of(number).hex())
         held = {} if self._model is None else dict(self._model.named_parameters())
         for name, parameter in held.items():
             self._say(Kind.PARAMETER, name, gave=self.hash([parameter]))
@@ -210,6 +210,10 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
         with suppress(Exception):
             self._told.operation(str(func), took, gave)
         return gave
+
+
+def _float_of(number: Number) -> float:
+    return float(number.detach() if isinstance(number, Tensor) else number)
 
 
 def _generators() -> list[Tensor]:

@@ -57,7 +57,7 @@ def program_of(
     """
     words = list(command or manifest.command)
     if not words or any(LEFT_OUT in word for word in words):
-        fix = "name the command after --: what was recorded is not whole, or a secret was left out of it"
+        fix = f"say it with --{name.lower()}-command: what was recorded is not whole, or a secret was left out"
         raise InvalidInput(Problem(field=f"command of {name}", value=" ".join(words), fix=fix))
     if not command and shutil.which(words[0]) is None:
         words[0] = sys.executable

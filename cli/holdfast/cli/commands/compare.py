@@ -3,6 +3,7 @@
 The checkpoint library, which looks at the values of tensors, is imported when one of them is called.
 """
 
+import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -158,6 +159,8 @@ def _answers(shown: Shown) -> list[tuple[str, str]]:
     "--a-directory", type=click.Path(path_type=Path), help="Where A's code is, instead of what is recorded."
 )
 @click.option("--b-directory", type=click.Path(path_type=Path), help="Likewise B's.")
+@click.option("--a-command", help="How A is started, instead of what is recorded or COMMAND says.")
+@click.option("--b-command", help="Likewise B.")
 @click.option("--ranks", type=click.IntRange(min=1), help="How many ranks to start (default: as recorded).")
 @click.option(
     "--steps",
@@ -183,6 +186,8 @@ def bisect(
     command: tuple[str, ...],
     a_directory: Path | None,
     b_directory: Path | None,
+    a_command: str | None,
+    b_command: str | None,
     ranks: int | None,
     steps: int,
     timeout_s: float,
@@ -205,7 +210,8 @@ def bisect(
     from holdfast.cli.bisect.rehearsals import rehearse
 
     ours, theirs = open_run(a), open_run(b)
-    manifests = [_required(run, command) for run in (ours, theirs)]
+    commands = [shlex.split(each) if each else command for each in (a_command, b_command)]
+    manifests = [_required(run, said) for run, said in zip((ours, theirs), commands, strict=True)]
     states, apart = compare_states(ours, theirs), parted(ours.history, theirs.history)
     began, last = window(
         states.equals, (apart.first_step, states.differs), (max(ours.by_step), max(theirs.by_step)), steps
@@ -216,8 +222,10 @@ def bisect(
         if began:
             ours.copy(began, copied)
         first, second = (
-            program_of(name, manifest, scratch=folder, directory=where, command=command, ranks=ranks)
-            for name, manifest, where in zip("AB", manifests, (a_directory, b_directory), strict=True)
+            program_of(name, manifest, scratch=folder, directory=where, command=said, ranks=ranks)
+            for name, manifest, where, said in zip(
+                "AB", manifests, (a_directory, b_directory), commands, strict=True
+            )
         )
         question = Question(first, second, str(copied), began, last, folder)
         found = search(
@@ -246,9 +254,7 @@ def _required(run: "RecordedRun", command: Sequence[str]) -> "RunManifest":
 
     found = _manifest(run)
     if found is None and not command:
-        fix = (
-            "no checkpoint says how it was started: name the command after --, and --a-directory and --b-directory"
-        )
+        fix = "no checkpoint says how it was started: name the command after --, and its directory"
         raise InvalidInput(Problem(field="run", value=run.uri, fix=fix))
     return found or RunManifest(format=FORMAT)
 
