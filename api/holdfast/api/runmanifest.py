@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from holdfast.api.bounds import LINE_LENGTH_MAX, NAME_LENGTH_MAX, Few, Line, Many, Name, Text
+from holdfast.api.bounds import LINE_LENGTH_MAX, NAME_LENGTH_MAX, Few, Line, Many, Name, Text, Whole
 from holdfast.api.decoding import decode_json
 from holdfast.api.errors import Damaged, Malformed
 
@@ -65,8 +65,8 @@ class RunManifest(msgspec.Struct, frozen=True, omit_defaults=True):
     `round` is the round it was collected in; `cut` says what did not fit.
     """
 
-    format: int
-    round: Annotated[int, msgspec.Meta(ge=0)] = 0
+    format: Whole
+    round: Whole = 0
     command: Annotated[tuple[Line, ...], Many] = ()
     code: Code = Code()
     settings: Annotated[dict[Name, Settings], Few] = {}

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from patience import patient
 
 from holdfast.api.bitflip import BitFlip, request_bit_flip
 from holdfast.api.control import Assignment
@@ -69,15 +70,18 @@ class Laboratory:
 
     def asked(self, command: str, b: Path, *words: str) -> dict[str, Any]:
         """What the command answers of A and `b`."""
-        before = sorted((each, each.stat().st_mtime_ns) for each in self._root.rglob("step-*/*"))
+        before = self._stored(self.a, b)
         self._capsys.readouterr()
         code = answer([command, str(self.a), str(b), "-o", "json", *words])
         told = self._capsys.readouterr()
         assert told.out, told.err
         found: dict[str, Any] = json.loads(told.out)
         assert code == (0 if found.get("step", found.get("firstStep")) is None else 1)
-        assert sorted((each, each.stat().st_mtime_ns) for each in self._root.rglob("step-*/*")) == before
+        assert self._stored(self.a, b) == before, "the originals are only read"
         return found
+
+    def _stored(self, *runs: Path) -> list[tuple[Path, int]]:
+        return sorted((each, each.stat().st_mtime_ns) for run in runs for each in run.rglob("*"))
 
     def _rehearse(
         self, programs: Sequence[tuple[Program, Rehearsal, Path]], timeout_s: float, *, together: bool
@@ -108,8 +112,11 @@ def settings(compared: dict[str, Any]) -> set[str]:
 def test_a_changed_seed_is_found_before_the_first_step(laboratory: Laboratory) -> None:
     b = laboratory.train("B", "--seed", "1", "--api-key", SECRET)
     # What was left out of the command has to be said.
-    command = f"{sys.executable} {laboratory.script} --seed 1 --api-key {SECRET}"
-    compared, found = laboratory.asked("compare", b), laboratory.asked("bisect", b, "--b-command", command)
+    said = [f"{sys.executable} {laboratory.script} --seed {seed} --api-key {SECRET}" for seed in (0, 1)]
+    words = ["--a-command", said[0], "--b-command", said[1]]
+    for name in ("a", "b"):
+        words += [f"--{name}-directory", str(laboratory.script.parent)]
+    compared, found = laboratory.asked("compare", b), laboratory.asked("bisect", b, *words)
     assert {"configuration/seed", "seeds/torch"} <= settings(compared)
     assert (compared["loss"]["step"], compared["lossBits"]["step"], compared["prints"]["step"]) == (1, 1, 1)
     assert (found["cause"], found["step"], found["difference"]["stage"]) == ("started otherwise", 0, "state")
@@ -122,6 +129,9 @@ def test_a_changed_flag_is_found_at_the_step_where_it_first_matters(laboratory: 
     b = laboratory.train("B", "--clip", "0.2", after=4)
     compared, found = laboratory.asked("compare", b), laboratory.asked("bisect", b)
     assert "configuration/clip" in settings(compared)
+    assert laboratory.asked("compare", b, "--tolerance", "1e-30")["loss"] == compared["lossBits"]
+    short = laboratory.asked("bisect", b, "--steps", "1")
+    assert (short["cause"], short["began"], short["last"]) == ("no difference", 4, 5)
     # At step 6, not yet at 5, the gradients are above it: the loss of it is the same, what it leaves is not.
     assert (compared["prints"]["step"], compared["prints"]["equal"]) == (6, 5)
     assert (compared["lossBits"]["step"], compared["checkpoints"]["equal"]) == (7, 4)
@@ -139,7 +149,8 @@ def test_one_bad_device_is_what_recorded_otherwise_than_its_settings_give(
         broken.setenv("HOLDFAST_CORRUPTIBLE", "1")
         request_bit_flip(node, BitFlip(rank=0, step=5, bit=20, parameter="1.down.weight"))
         b = laboratory.train("B", after=4)
-    compared, found = laboratory.asked("compare", b), laboratory.asked("bisect", b)
+    command = (sys.executable, str(laboratory.script), "--checkpoint", str(b))
+    compared, found = laboratory.asked("compare", b), laboratory.asked("bisect", b, "--", *command)
     assert (compared["prints"]["step"], compared["prints"]["groups"]) == (5, ["1.down.weight"])
     assert compared["lossBits"]["step"] == 6
     assert (found["cause"], found["step"], found["difference"]) == ("not repeated", 5, None)
@@ -155,7 +166,8 @@ def test_one_changed_line_of_the_model_is_found_with_its_module_and_operation(
     line = "functional.gelu(self.up(hidden))"
     changed.write_text(SCRIPT.read_text().replace(line, line[:-1] + ', approximate="tanh")'))
     b = laboratory.train("B", script=changed, after=4)
-    found = laboratory.asked("bisect", b)
+    found = laboratory.asked("bisect", b, "--scratch", str(tmp_path / "kept"))
+    assert (tmp_path / "kept" / "checkpoints" / "step-00000004").is_dir()
     assert (found["step"], found["difference"]["module"]) == (5, "0")
     assert found["difference"]["operation"] == "aten.gelu.default in A, aten.gelu.default('tanh') in B"
 
@@ -165,7 +177,7 @@ def test_it_is_the_same_in_processes_of_their_own(
 ) -> None:
     b = laboratory.train("B", "--clip", "0.2", after=4)
     monkeypatch.setattr(rehearsals, "rehearse", rehearse_apart)
-    found = laboratory.asked("bisect", b, "--together")
+    found = laboratory.asked("bisect", b, "--together", "--ranks", "1", "--timeout", str(patient(60)))
     assert (found["step"], found["difference"]["stage"], found["departures"]) == (6, "gradient", [])
 
 

@@ -1,6 +1,7 @@
 """Starts the ranks of one run on this machine, waits for the wanted steps, and reads what was seen of them."""
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from holdfast.api.rehearsal import LINE_BYTES_MAX, REHEARSAL_VARIABLE, SEEN_MAX,
 from holdfast.cli.bisect.program import Program
 
 _POLL_S: Final = 0.05
+_PORTS_TRIED: Final = 64
 _GRACE_S: Final = 5.0
 _TAIL_CHARACTERS: Final = 2000
 _LINES: Final = msgspec.json.Decoder(Seen)
@@ -155,6 +157,12 @@ def rehearse(
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """One that nobody listens on, and that is given to no outgoing connection before the ranks have started.
+
+    Source: https://www.kernel.org/doc/html/latest/networking/ip-sysctl.html (ip_local_port_range begins at 32768)
+    """
+    for port in random.sample(range(15_000, 32_000), _PORTS_TRIED):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise Failed("no port is free for the ranks to meet at")
