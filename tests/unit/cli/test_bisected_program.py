@@ -70,6 +70,8 @@ def test_code_that_has_changed_since_is_laid_out_from_its_commit_and_diff(tmp_pa
         (RunManifest(1, command=("python3", "t.py")), "code of B"),
         (RunManifest(1, command=("python3",), code=Code(commit="abc", left_out="cut")), "code of B"),
         (RunManifest(1, command=("python3",), code=Code(commit="abc", root="/nowhere")), "code of B"),
+        (RunManifest(1, command=("python3",), code=Code(commit="--remote=x", root="/")), "code of B"),
+        (RunManifest(1, command=("python3",), code=Code(commit="a" * 40, root="/nowhere")), "code of B"),
     ],
 )
 def test_what_the_manifest_does_not_tell_is_asked_for_by_name(

@@ -6,6 +6,7 @@ not, the commit and the diff are laid out in a folder of their own; nothing is w
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from holdfast.api.errors import HoldfastError, InvalidInput, Problem
 from holdfast.api.runmanifest import Code, RunManifest, Section
 from holdfast.api.secrecy import LEFT_OUT
 
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _GIT_PATIENCE_S: Final = 120.0
 RANKS_MAX: Final = 8
 """More are started only when somebody says so: this is one machine."""
@@ -139,6 +141,8 @@ def _moved(word: str, original: Path, root: Path) -> str:
 
 def lay_out(code: Code, target: Path) -> Path:
     """The files of the commit with the diff applied, in `target`, which must not exist. Raises NotThere."""
+    if not _COMMIT.fullmatch(code.commit):
+        raise NotThere(f"{code.commit!r} is no commit")
     target.mkdir(parents=True)
     archive = target.with_suffix(".tar")
     _git(Path(code.root), "archive", "--format=tar", f"--output={archive}", code.commit)

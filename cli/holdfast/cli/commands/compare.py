@@ -227,6 +227,8 @@ def bisect(
                 "AB", manifests, (a_directory, b_directory), commands, strict=True
             )
         )
+        for each in (first, second):
+            remark(f"{each.name} is started in {each.directory}: {shlex.join(each.command)}")
         question = Question(first, second, str(copied), began, last, folder)
         found = search(
             question, (ours.history, theirs.history), lambda runs: rehearse(runs, timeout_s, together=together)
