@@ -44,8 +44,8 @@ class _File(msgspec.Struct, frozen=True):
 class Numbers:
     """One number of each step, in the order of steps. One thread adds; any may read `packed`.
 
-    Costs about a fifth of a microsecond for each number. Every operation on the rows is one of the interpreter's, so
-    that a reader sees whole rows.
+    Costs about a fifth of a microsecond for each number. Every operation on the rows is one of the interpreter's,
+    so that a reader sees whole rows.
     """
 
     def __init__(self, rows: bytes = b"") -> None:

@@ -15,11 +15,13 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 from patience import patient
 
 from holdfast.api.bitflip import BitFlip, request_bit_flip
 from holdfast.api.control import Assignment
 from holdfast.api.rehearsal import REHEARSAL_VARIABLE, Rehearsal
+from holdfast.checkpoint import Checkpointer, Standalone
 from holdfast.cli.bisect import rehearsals
 from holdfast.cli.bisect.program import Program
 from holdfast.cli.bisect.rehearsals import Traces
@@ -132,6 +134,7 @@ def test_a_changed_flag_is_found_at_the_step_where_it_first_matters(laboratory: 
     assert laboratory.asked("compare", b, "--tolerance", "1e-30")["loss"] == compared["lossBits"]
     short = laboratory.asked("bisect", b, "--steps", "1")
     assert (short["cause"], short["began"], short["last"]) == ("no difference", 4, 5)
+    assert compared["losses"] == [1, 8], "the history of what was restored goes on"
     # At step 6, not yet at 5, the gradients are above it: the loss of it is the same, what it leaves is not.
     assert (compared["prints"]["step"], compared["prints"]["equal"]) == (6, 5)
     assert (compared["lossBits"]["step"], compared["checkpoints"]["equal"]) == (7, 4)
@@ -170,6 +173,32 @@ def test_one_changed_line_of_the_model_is_found_with_its_module_and_operation(
     assert (tmp_path / "kept" / "checkpoints" / "step-00000004").is_dir()
     assert (found["step"], found["difference"]["module"]) == (5, "0")
     assert found["difference"]["operation"] == "aten.gelu.default in A, aten.gelu.default('tanh') in B"
+
+
+def test_of_checkpoints_that_tell_nothing_of_their_run_only_the_state_is_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, start in (("a", 0.0), ("b", 1.0)):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(1, 1)
+        torch.nn.init.constant_(model.weight, start)
+        torch.nn.init.constant_(model.bias, 0.0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        saves = Checkpointer(Standalone(), model=model, optimizer=optimizer, uri=str(tmp_path / name))
+        for _ in saves.steps([1, 2]):
+            pass
+        saves.close()
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    assert answer(["compare", a, b, "-o", "json"]) == 1
+    told = capsys.readouterr()
+    found = json.loads(told.out)
+    assert (found["settingsKnown"], found["losses"], found["fingerprints"]) == (False, None, None)
+    assert found["checkpoints"]["names"] == ["model.weight"]
+    assert "no checkpoint says how the run was started" in told.err
+    assert answer(["compare", a, b]) == 1
+    assert "unknown: no step's loss is known of both" in capsys.readouterr().out
+    assert answer(["bisect", a, b]) == 2
+    assert "name the command after --" in capsys.readouterr().err
 
 
 def test_it_is_the_same_in_processes_of_their_own(
