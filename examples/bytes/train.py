@@ -225,4 +225,5 @@ text = read_text(arguments.text, bytes_min=arguments.length + 2)
 device = torch.device(arguments.device)
 if __name__ == "__main__":
     run = Run(backend="gloo" if arguments.device == "cpu" else None)  # Holdfast: the first line of five.
+    run.configure(vars(arguments))  # Holdfast: for `holdfast compare`; nothing else needs it.
     run.enter(train)  # Holdfast: and the last. Called again for every round, until it returns.

@@ -54,6 +54,7 @@ Figure = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 Job = Annotated[str, Meta(max_length=JOB_LENGTH_MAX)]
 Name = Annotated[str, Meta(max_length=NAME_LENGTH_MAX)]
 Uri = Annotated[str, Meta(max_length=URI_LENGTH_MAX)]
+Line = Annotated[str, Meta(max_length=LINE_LENGTH_MAX)]
 Text = Annotated[str, Meta(max_length=TEXT_LENGTH_MAX)]
 Few = Meta(max_length=64)
 Many = Meta(max_length=4096)

@@ -23,6 +23,7 @@ from holdfast.api.membership import (
     CollectiveFailed,
     Restored,
     RoundWord,
+    RunDescribed,
 )
 from holdfast.api.memory import NodeMemory
 from holdfast.api.policy import SpikeLimits
@@ -179,6 +180,7 @@ FromWorker = (
     | CollectiveFailed
     | CheckpointCommitted
     | CheckpointsStored
+    | RunDescribed
     | Restored
     | Finished
 )

@@ -11,6 +11,7 @@ from holdfast.api.intervention import InterventionRequest
 from holdfast.api.plan import NodeState, PodEnd, PodState
 from holdfast.api.policy import Policy
 from holdfast.api.round import Follows, Reentry, Tier
+from holdfast.api.runmanifest import RunManifest
 from holdfast.api.selftest import CheckResult, TestLevel, Verdict
 from holdfast.api.telemetry import RankNonFinite
 
@@ -108,6 +109,16 @@ class StorageListed(msgspec.Struct, frozen=True, tag=True):
     uri: str
     count: int
     checkpoints: tuple[StoredCheckpoint, ...] = ()
+
+
+class RunRecorded(msgspec.Struct, frozen=True, tag=True):
+    """Rank 0 of `round` has told how it was started, and not as in the round before. Nothing follows from it: it
+    is journaled for people who compare runs. `digest` is of all of it but the round.
+    """
+
+    round: int
+    digest: str
+    manifest: RunManifest
 
 
 class RestoreReported(msgspec.Struct, frozen=True, tag=True):
@@ -233,6 +244,7 @@ Event = (
     | MemberFinished
     | CheckpointRecorded
     | StorageListed
+    | RunRecorded
     | RestoreReported
     | RoundProgressed
     | FindingMade

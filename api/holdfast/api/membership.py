@@ -13,6 +13,7 @@ import msgspec
 from holdfast.api.bounds import Code, Few, Job, Many, Name, Port, Positive, Rank, Seconds, Text, Uri, Whole
 from holdfast.api.checkpoint import StoredCheckpoint
 from holdfast.api.round import Follows, Reentry, Shown, Tier
+from holdfast.api.runmanifest import RunManifest
 from holdfast.api.selftest import Tested, TestWanted
 from holdfast.api.telemetry import RankNonFinite
 from holdfast.api.workeroutput import WorkerOutput
@@ -149,6 +150,13 @@ class CheckpointsStored(msgspec.Struct, frozen=True, tag=True):
     saved: Whole | None = None
 
 
+class RunDescribed(msgspec.Struct, frozen=True, tag=True):
+    """How rank 0 of `round` was started, as much of it as fits into a frame. Said once a round."""
+
+    round: Whole
+    manifest: RunManifest
+
+
 class Restored(msgspec.Struct, frozen=True, tag=True):
     """A worker restored `step` (None: started afresh) from `tier`.
 
@@ -225,6 +233,7 @@ FromLauncher = (
     | WorkersFinished
     | CheckpointCommitted
     | CheckpointsStored
+    | RunDescribed
     | Restored
     | Departing
     | Leave

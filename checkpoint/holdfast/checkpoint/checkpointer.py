@@ -21,6 +21,7 @@ from holdfast.checkpoint.capture.tier import open_memory
 from holdfast.checkpoint.commit.retention import Retention, Writer
 from holdfast.checkpoint.commit.storage import Storage
 from holdfast.checkpoint.errors import NothingToRestore
+from holdfast.checkpoint.restore.enclosed import read_enclosed
 from holdfast.checkpoint.restore.opening import Opening, open_together
 from holdfast.checkpoint.restore.restore import Position, restore_newest
 from holdfast.checkpoint.runport import RunPort
@@ -71,8 +72,9 @@ class Checkpointer:
         for name, number in (("every_steps", self.every_steps), ("keep", self.keep)):
             if number is not None and number < 1:
                 raise InvalidInput(Problem(field=name, value=number, fix="write at least 1"))
-        uri = self.uri or self.run.assignment.restore.uri
-        if self.storage is None and uri:
+        rehearsed_from = self.run.rehearsed_from
+        uri = rehearsed_from or self.uri or self.run.assignment.restore.uri
+        if uri and (self.storage is None or rehearsed_from is not None):
             self.storage = storage_at(uri)
         self._group = SaveGroup(self.run.assignment)
         self._equivalence: Equivalence | None = None
@@ -181,7 +183,10 @@ class Checkpointer:
                 raise NothingToRestore(f"checkpoints are there and none can be used: {reasons}")
         if self._equivalence is not None:
             self._equivalence.check(self._group)
-        self._get_ready(state, opening, position)
+        if self.run.rehearsed_from is None:
+            self._get_ready(state, opening, position)
+        if part.rank == 0 and self.storage is not None:
+            self.run.enclosed(position.step, read_enclosed(self.storage, opening.line, position))
         rate, is_memory = LearningRate(self.optimizer, self.scheduler), position.tier is Tier.MEMORY
         self.run.restored(
             position.step,

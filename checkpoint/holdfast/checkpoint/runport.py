@@ -1,6 +1,6 @@
 """What the checkpoint library needs of the run around it, and a run without Holdfast around it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import torch.distributed as dist
@@ -37,6 +37,21 @@ class RunPort(Protocol):
     @property
     def drill(self) -> DrillPort | None:
         """What a drill does to this rank in the current round; None, as a rule."""
+
+    @property
+    def rehearsed_from(self) -> str | None:
+        """Where to restore from, whatever the script says, and nothing is saved; None, as a rule."""
+
+    def enclosures(self, step: int, /) -> Mapping[str, bytes]:
+        """Called on rank 0, from a background thread, for each checkpoint of `step`: what else lies in it, by the
+        names of files. It may take seconds.
+        """
+
+    def enclosed(self, step: int | None, files: Mapping[str, bytes], /) -> object:
+        """Called once per round on rank 0, before `restored`. `files` are what `enclosures` gave for the
+        checkpoint of `step`, or, where that came from memory, for the newest one before it; what cannot be read is
+        left out.
+        """
 
     def save_due(self, step: int, /) -> int | None:
         """Called after every step on every rank, where there is a directory to save to.
@@ -113,6 +128,7 @@ class Standalone:
     """
 
     drill: DrillPort | None = None
+    rehearsed_from: str | None = None
 
     def __init__(self, uri: str = "", *, round: int = 0, restore: Restore | None = None) -> None:
         is_distributed = dist.is_available() and dist.is_initialized()
@@ -132,6 +148,13 @@ class Standalone:
 
     def save_due(self, step: int, /) -> None:
         """Nobody asks."""
+
+    def enclosures(self, step: int, /) -> Mapping[str, bytes]:
+        """Nothing is known but the state."""
+        return {}
+
+    def enclosed(self, step: int | None, files: Mapping[str, bytes], /) -> None:
+        """Nobody to tell."""
 
     def committed(
         self, step: int, uri: str, /, *, round: int, wanted: int | None, stall_s: float, took_s: float

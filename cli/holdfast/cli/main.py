@@ -48,6 +48,8 @@ COMMANDS: Mapping[str, Command] = {
     "resume": Command("holdfast.cli.commands.intervene:resume", "Go on after a pause."),
     "restart": Command("holdfast.cli.commands.intervene:restart", "Start every worker again from a checkpoint."),
     "checkpoint": Command("holdfast.cli.commands.checkpoint:checkpoint", "Take one soon; list, verify, convert."),
+    "compare": Command("holdfast.cli.commands.compare:compare", "Two runs: what differs, and from which step on."),
+    "bisect": Command("holdfast.cli.commands.compare:bisect", "Train two runs again; name what parts them."),
     "rewind": Command("holdfast.cli.commands.intervene:rewind", "Go back to an earlier checkpoint."),
     "resize": Command("holdfast.cli.commands.intervene:resize", "Change how many nodes the job may have."),
     "skip-batches": Command("holdfast.cli.commands.intervene:skip_batches", "Pass over some of the data."),
@@ -62,8 +64,8 @@ COMMANDS: Mapping[str, Command] = {
 }
 SERVICES = frozenset({"watchdog", "operator", "agent"})
 """These have log settings of their own."""
-HERE_ONLY = frozenset({"run", "demo", "launch", "probe", "audit"}) | SERVICES
-"""What `kubectl holdfast` leaves out: these run something on this machine."""
+HERE_ONLY = frozenset({"run", "demo", "launch", "compare", "bisect", "probe", "audit"}) | SERVICES
+"""What `kubectl holdfast` leaves out: these run something on this machine, or read its files."""
 NO_FILES = 4
 """One of kubectl's directives for completions: do not fall back to file names."""
 

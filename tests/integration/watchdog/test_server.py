@@ -24,6 +24,7 @@ from holdfast.api.event import (
     MemberDeparting,
     MemberJoined,
     ReplicasAgreed,
+    RunRecorded,
     StorageListed,
 )
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
@@ -38,6 +39,7 @@ from holdfast.api.membership import (
     Refused,
     Restored,
     RoundEntered,
+    RunDescribed,
     Verified,
     Warmed,
     WorkerExited,
@@ -46,6 +48,7 @@ from holdfast.api.membership import (
 from holdfast.api.policy import RestartBudget
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Closed, Idle, Seat
+from holdfast.api.runmanifest import RunManifest
 from holdfast.api.telemetry import (
     AgentHello,
     NodeReport,
@@ -312,6 +315,21 @@ async def test_the_list_of_what_is_stored_is_taken_as_it_is_told_and_never_out_o
             (20, "step-00000020"),
             (30, "step-00000030"),
         ]
+
+
+async def test_how_a_run_was_started_is_journaled_once_and_again_when_it_is_another() -> None:
+    store = MemoryStore()
+    async with rigged(store) as rig:
+        await rig.submit(policy_of(nodes=1))
+        launcher = await rig.launcher("m1")
+        shown = await launcher.enter()
+        first = RunManifest(1, shown.number, ("python", "train.py"), settings={"seeds": {"torch": "1"}})
+        second = RunManifest(1, shown.number, ("python", "train.py"), settings={"seeds": {"torch": "2"}})
+        for manifest in (first, first, second):
+            await launcher.say(RunDescribed(shown.number, manifest))
+        await rig.until("/v1/jobs", lambda _: len(events(store, RunRecorded)) == 2)
+        assert [each.manifest for each in events(store, RunRecorded)] == [first, second]
+        assert rig.watchdog.tally[Count.DUPLICATE_MESSAGES] == 1
 
 
 async def test_the_greatest_count_of_what_is_stored_leaves_a_state_that_can_be_kept() -> None:

@@ -34,6 +34,7 @@ from holdfast.agent.memberfile import Member
 from holdfast.agent.selftest.station import FromStation
 from holdfast.agent.sensors.cloud_notice import NotNotice, aws_rebalance_notice, aws_spot_notice, azure_notices
 from holdfast.agent.sensors.simulated_gpu import BadFault, Fault, parse_fault
+from holdfast.api import runhistory, runmanifest
 from holdfast.api.audit import Audit, Probe, ProbeAnswer, Soundness
 from holdfast.api.bitflip import BitFlip, NanOutput
 from holdfast.api.control import Attached, Entered, FromWorker, ToWorker
@@ -55,7 +56,10 @@ from holdfast.api.membership import CheckpointCommitted, FromLauncher, Join, Res
 from holdfast.api.plan import FromOperator, NodeObserved, NodeState, OperatorHello, Plan, ToOperator
 from holdfast.api.policy import Policy
 from holdfast.api.rankrecord import Phase
+from holdfast.api.rehearsal import Kind, Look, Rehearsal, Seen
 from holdfast.api.round import Desired, Idle, Shown
+from holdfast.api.runhistory import RunHistory
+from holdfast.api.runmanifest import Code, RunManifest
 from holdfast.api.selftest import Tested, TestLevel, Verdict
 from holdfast.api.status import JobStatus, LastSeen, RankStatus
 from holdfast.api.telemetry import AgentHello, FromAgent, NodeReport, ProcessState, RankSample, ToAgent, XidRaised
@@ -167,6 +171,12 @@ def _frames(body: bytes) -> object:
 
 _JOIN = Join("ns/j", "m", "n", "b", "127.0.0.1", 8, (4000, 4001), warm=True, nodes=(1, 4), shown=7)
 _SAMPLE = RankSample(3, 1, ProcessState.RUNNING, Phase.FORWARD, 0.1, 0.1, step=7, loss=2.5)
+_MANIFEST = runmanifest.encode(
+    RunManifest(1, 3, ("python", "train.py"), Code("/a", "/a", "abc", "diff"), {"seeds": {"torch": "1"}})
+)
+_HISTORY = RunHistory()
+_HISTORY.losses.add(1, 2.5)
+_HISTORY.fingerprint(1, "blocks.0", 7)
 TARGETS: Mapping[str, Target] = {
     "launcher": _packed(
         FromLauncher,
@@ -195,6 +205,10 @@ TARGETS: Mapping[str, Target] = {
     ),
     "snapshot record": Target(record.decode, (Malformed,), (), record.SnapshotRecord),
     "manifest": Target(manifest.decode, (Damaged,), (b'{"seal":"00","body":{"format":1}}',), manifest.Manifest),
+    "run's manifest": Target(runmanifest.decode, (Damaged,), (_MANIFEST,), runmanifest.RunManifest),
+    "run's history": Target(runhistory.decode, (Damaged,), (_HISTORY.encode(2),), runhistory._File),
+    "rehearsal": _written(Rehearsal, Rehearsal("file:///c", "/tmp/a", 7, Look(7, "blocks.0"))),
+    "observation": _written(Seen, Seen(7, Kind.LEAVE, "blocks.0", 1, "ab", "cd", "'tanh'")),
     "member file": _written(Member, Member("ns/j", "m", "n", "b", 4026531836)),
     "own token": Target(_read_token, (), (b'{"kubernetes.io":{"pod":{"name":"p"},"node":{"name":"n"}}}',), Claims),
     "token's end": Target(_read_expiry, (), (b'{"exp": 1795584475}',), dict[str, object]),

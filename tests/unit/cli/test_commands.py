@@ -50,6 +50,8 @@ def test_the_names_of_the_commands_are_the_promised_ones() -> None:
             "resume",
             "restart",
             "checkpoint",
+            "compare",
+            "bisect",
             "rewind",
             "resize",
             "skip-batches",
@@ -61,7 +63,8 @@ def test_the_names_of_the_commands_are_the_promised_ones() -> None:
 def test_kubectl_has_the_commands_that_run_nothing_on_this_machine() -> None:
     context = click.Context(LazyGroup(), obj=Program.KUBECTL)
     left_out = set(COMMANDS) - set(LazyGroup().list_commands(context))
-    assert left_out == {"run", "demo", "launch", "probe", "audit", "watchdog", "operator", "agent"}
+    here = {"run", "demo", "launch", "compare", "bisect", "probe", "audit", "watchdog", "operator", "agent"}
+    assert left_out == here
 
 
 PLACE = [
@@ -90,6 +93,11 @@ OPTIONS = {
     "resume": [*ASKED, *PLACE],
     "restart": ["--fresh", *ASKED, *PLACE],
     "checkpoint": [],
+    "compare": ["--tolerance", "-o", "--output"],
+    "bisect": [
+        *("--a-directory", "--b-directory", "--a-command", "--b-command", "--ranks", "--steps", "--timeout"),
+        *("--together", "--scratch", "-o", "--output"),
+    ],
     "rewind": ["--skip-batches", "--learning-rate-scale", *ASKED, "-j", "--job", *PLACE],
     "resize": [*ASKED, "-j", "--job", *PLACE],
     "skip-batches": [*ASKED, "-j", "--job", *PLACE],

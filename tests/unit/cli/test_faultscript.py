@@ -34,6 +34,7 @@ from holdfast.api.event import (
     RestoreReported,
     RoundBegan,
     RoundProgressed,
+    RunRecorded,
     StorageListed,
     WatchdogStarted,
 )
@@ -267,7 +268,7 @@ BROUGHT_ABOUT_BY: dict[type, tuple[Deed, ...]] = {
 # What every run tells of, and what only a cluster does.
 ORDINARY = {
     *(JobSubmitted, MemberWarmed, MemberEntered, MemberFinished, CheckpointRecorded, RestoreReported),
-    *(StorageListed, RoundProgressed, RoundBegan, InterventionRequested, ClockTicked, PodChanged),
+    *(StorageListed, RunRecorded, RoundProgressed, RoundBegan, InterventionRequested, ClockTicked, PodChanged),
 }
 
 

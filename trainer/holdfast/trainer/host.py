@@ -29,6 +29,7 @@ from holdfast.api.control import (
 from holdfast.api.decoding import decode
 from holdfast.api.errors import Damaged, InvalidInput, Malformed, Problem, Unavailable
 from holdfast.api.membership import SaveWanted, Verified
+from holdfast.api.rehearsal import REHEARSAL_VARIABLE, Rehearsal, read_rehearsal
 from holdfast.api.round import Endpoint, Restore, Tier
 from holdfast.trainer.stay import Stay
 from holdfast.wire.frame import FrameReader, frame
@@ -57,7 +58,8 @@ class Mode(Enum):
 class Surroundings:
     """What the environment says. Exactly one of `control_path` and `assignment` is set.
 
-    `corruptible` is where a drill leaves what it wants corrupted, None outside of drills.
+    `corruptible` is where a drill leaves what it wants corrupted, None outside of drills. `rehearsal` is set where
+    steps are only trained again to be looked at.
     """
 
     mode: Mode
@@ -65,6 +67,7 @@ class Surroundings:
     control_path: str | None = None
     assignment: Assignment | None = None
     corruptible: Path | None = None
+    rehearsal: Rehearsal | None = None
 
     def only_assignment(self) -> Assignment:
         """The one round of a process without a Holdfast launcher."""
@@ -75,14 +78,19 @@ class Surroundings:
 def surroundings_of(environment: Mapping[str, str]) -> Surroundings:
     """Read the mode out of `environment`. A Holdfast launcher wins over the variables of torchrun.
 
-    Raises InvalidInput when RANK is set and its companions are missing or are no numbers.
+    Raises InvalidInput when RANK is set and its companions are missing or are no numbers, or what is to be
+    rehearsed cannot be read.
     """
+    rehearsal = _rehearsal(environment)
     directory = environment.get(RUN_DIRECTORY_VARIABLE)
     run_directory = Path(directory) if directory else None
     corruptible = run_directory if environment.get(CORRUPTIBLE_VARIABLE) else None
-    if control_path := environment.get(CONTROL_VARIABLE):
+    control_path = environment.get(CONTROL_VARIABLE)
+    if control_path and rehearsal is None:
         return Surroundings(Mode.ATTACHED, run_directory, control_path=control_path, corruptible=corruptible)
     mode = Mode.TORCHRUN if "RANK" in environment else Mode.PLAIN
+    # The newest, wherever its script keeps them.
+    restore = Restore(tier=Tier.CHECKPOINT, uri=rehearsal.uri if rehearsal else "")
     if mode is Mode.TORCHRUN:
         # The number of its round is the launcher's restart count, so it grows as rounds do.
         assignment = Assignment(
@@ -93,7 +101,7 @@ def surroundings_of(environment: Mapping[str, str]) -> Surroundings:
             world_size=_number(environment, "WORLD_SIZE"),
             local_size=_number(environment, "LOCAL_WORLD_SIZE", default=1),
             endpoint=Endpoint(_text(environment, "MASTER_ADDR"), _number(environment, "MASTER_PORT")),
-            restore=Restore(tier=Tier.CHECKPOINT),
+            restore=restore,
             reason="started by torchrun",
         )
     else:
@@ -105,10 +113,21 @@ def surroundings_of(environment: Mapping[str, str]) -> Surroundings:
             world_size=1,
             local_size=1,
             endpoint=Endpoint("", 0),
-            restore=Restore(tier=Tier.CHECKPOINT),  # The newest, wherever its script keeps them.
+            restore=restore,
             reason="started without a launcher",
         )
-    return Surroundings(mode, run_directory, assignment=assignment, corruptible=corruptible)
+    return Surroundings(mode, run_directory, assignment=assignment, corruptible=corruptible, rehearsal=rehearsal)
+
+
+def _rehearsal(environment: Mapping[str, str]) -> Rehearsal | None:
+    path = environment.get(REHEARSAL_VARIABLE)
+    if not path:
+        return None
+    try:
+        return read_rehearsal(Path(path))
+    except (OSError, Malformed) as error:
+        fix = f"leave it to `holdfast bisect`, which writes that file ({error})"
+        raise InvalidInput(Problem(REHEARSAL_VARIABLE, path, fix)) from error
 
 
 def _text(environment: Mapping[str, str], name: str) -> str:

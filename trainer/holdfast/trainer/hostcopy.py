@@ -86,10 +86,17 @@ NotFinite = Callable[[int, float], None]
 """Told of a step whose value was not a finite number, and the value. A device's may be told late."""
 
 
+Arrived = Callable[[int, float], object]
+"""Told of a step's value once it is known on the host."""
+
+
 class Scalar:
-    """The newest known value of one published number; None while Unknown. `tell` hears of what is not finite."""
+    """The newest known value of one published number; None while Unknown. `tell` hears of what is not finite,
+    `arrived`, which may change from round to round, of every value.
+    """
 
     def __init__(self, tell: NotFinite) -> None:
+        self.arrived: Arrived | None = None
         self._known: float | None = None
         self._known_of: int | None = None  # the step it is of
         self._copies: _DeviceCopies | None = None
@@ -111,6 +118,8 @@ class Scalar:
         if value - value != 0.0:
             self._tell(step, value)
         self._known, self._known_of = value, step
+        if self.arrived is not None:
+            self.arrived(step, value)
         return value
 
     def newest(self, step: int) -> float | None:
@@ -137,6 +146,8 @@ class Scalar:
         """What has arrived from the device since the last look."""
         for arrived_step, arrived in self._copies.arrived() if self._copies is not None else ():
             self._known, self._known_of = arrived, arrived_step
+            if self.arrived is not None:
+                self.arrived(arrived_step, arrived)
             if arrived - arrived != 0.0:
                 self._tell(arrived_step, arrived)
 

@@ -23,9 +23,11 @@ from torch.utils.hooks import RemovableHandle
 
 from holdfast.api.control import Assignment
 from holdfast.api.drill import Spoiler
+from holdfast.api.runhistory import RunHistory
 from holdfast.trainer.block import FixedBlock, dtypes_of
 from holdfast.trainer.drill import Corruption, NanOutputs, device_spoiler
 from holdfast.trainer.fingerprint import Replica, Sketch
+from holdfast.trainer.groupprints import GroupPrints
 from holdfast.trainer.hostcopy import HostCopy, Stopwatch
 from holdfast.trainer.pause import Change, Pauses
 from holdfast.trainer.record import RankRecord
@@ -301,8 +303,9 @@ class Watched:
         part: str,
         record: RankRecord,
         corruptible: Path | None,
+        history: RunHistory | None = None,
     ) -> None:
-        """`corruptible` is the directory in which a drill leaves its requests.
+        """`corruptible` is the directory in which a drill leaves its requests; `history` is rank 0's.
 
         What a drill corrupts is fingerprinted after, but in a pause that has begun: so does memory.
         """
@@ -321,6 +324,8 @@ class Watched:
             todo.append(NanOutputs(corruptible, assignment.rank, model).completed)
         if every > 0:
             todo.append(Replica(model, every=every, part=part, publish=record.fingerprint).completed)
+        if every > 0 and history is not None:
+            todo.append(GroupPrints(model, every=every, publish=history.fingerprint).completed)
         self._todo = tuple(todo)
 
     def completed(self, step: int) -> None:

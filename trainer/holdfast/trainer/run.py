@@ -15,17 +15,26 @@ from torch.nn import Module
 
 from holdfast.api.checkpoint import Standing, StoredCheckpoint
 from holdfast.api.control import Assignment, Entered, Finished, Reenters, RoundLeft, round_environment
-from holdfast.api.membership import CheckpointCommitted, CheckpointsStored, CollectiveFailed, Restored
+from holdfast.api.membership import (
+    CheckpointCommitted,
+    CheckpointsStored,
+    CollectiveFailed,
+    Restored,
+    RunDescribed,
+)
 from holdfast.api.rankrecord import UNKNOWN_INT, Phase, odd
 from holdfast.api.round import Follows, Reentry, Tier
+from holdfast.api.runmanifest import RunManifest, fitted
 from holdfast.api.telemetry import NonFinite
 from holdfast.trainer import host
+from holdfast.trainer.chronicle import Chronicle
 from holdfast.trainer.drill import Drill
 from holdfast.trainer.frameworks import ANY_ROUND, forget_round, reenters
 from holdfast.trainer.group import RoundGroup, is_collective_failure, raised_from
 from holdfast.trainer.hostcopy import Number, Scalar
 from holdfast.trainer.proofs import Watched
 from holdfast.trainer.record import open_record
+from holdfast.trainer.rehearsing import Rehearsing
 from holdfast.trainer.spikeguard import SpikeGuard
 from holdfast.trainer.stay import RoundEnded, Skips, Stay
 
@@ -72,6 +81,9 @@ class Run:
         self._run_directory = surroundings.run_directory
         self._corruptible = surroundings.corruptible
         self._watched: Watched | None = None
+        self._chronicle = Chronicle()
+        self._rehearsal = surroundings.rehearsal
+        self._rehearsing: Rehearsing | None = None
         self._record_rank = UNKNOWN_INT
         self._record = open_record(None, UNKNOWN_INT)
         self._loss = Scalar(partial(self._not_finite, "loss"))
@@ -117,6 +129,8 @@ class Run:
         )
         if self._watched is not None:
             self._watched.completed(step)
+        if self._rehearsing is not None:
+            self._rehearsing.completed(step, loss, grad_norm)
         self._here().check()
 
     def should_skip(
@@ -147,8 +161,22 @@ class Run:
         """
         if self._watched is None:
             self._watched = Watched(
-                model, self.assignment, part=part, record=self._record, corruptible=self._corruptible
+                model,
+                self.assignment,
+                part=part,
+                record=self._record,
+                corruptible=self._corruptible,
+                history=self._chronicle.history,
             )
+            self._chronicle.begin(self.assignment, told=self._described)
+            if self._rehearsing is not None:
+                self._rehearsing.watch(model, self._here().restored_step or 0)
+
+    def configure(self, settings: Mapping[str, object]) -> None:
+        """The script's settings, for comparing runs: `run.configure(vars(arguments))`. Nested mappings are taken
+        apart; what has a secret's name is left out. To be called before the first step (docs/compare-runs.md).
+        """
+        self._chronicle.configure(settings)
 
     def phase(self, phase: Phase) -> None:
         """`phase` begins. Optional: a hang can then be told apart by where in the step it happened."""
@@ -289,6 +317,26 @@ class Run:
         told = [value for each in (self._loss, self._grad_norm) if (value := each.newest(step)) is not None]
         return all(map(math.isfinite, told)) if told else None
 
+    @property
+    def rehearsed_from(self) -> str | None:
+        """Where the copy lies that is restored in place of the script's own checkpoints, when steps are only
+        trained again to be looked at: nothing is saved then. None, as a rule.
+        """
+        return None if self._rehearsal is None else self._rehearsal.uri
+
+    def enclosures(self, step: int) -> Mapping[str, bytes]:
+        """What lies in a checkpoint of `step` for comparing runs, by file name: how this run was started, and what
+        was seen of its steps. Rank 0 alone has it. Not for the training thread: it may wait some seconds, once.
+        """
+        return self._chronicle.enclosures(step)
+
+    def enclosed(self, step: int | None, files: Mapping[str, bytes]) -> None:
+        """Training goes on after `step` (None: afresh); `files` are what `enclosures` gave for the checkpoint."""
+        self._chronicle.go_on(step, files)
+
+    def _described(self, manifest: RunManifest) -> None:
+        self._host.say(RunDescribed(round=manifest.round, manifest=fitted(manifest)))
+
     # Rounds
 
     def enter(self, train: Callable[[Assignment], object]) -> None:
@@ -348,6 +396,7 @@ class Run:
         self._skips = Skips(self._record)
         self._loss.forget()
         self._grad_norm.forget()
+        self._chronicle.enter(assignment, self._loss, self._grad_norm)
         self._last_stay = self._stay
         if self._sets_environment:
             os.environ.update(round_environment(assignment))
@@ -360,6 +409,8 @@ class Run:
         self._stay = stay
         if self._corruptible is not None:
             self._drill = Drill(self._corruptible, assignment.rank, break_connections=group.abort)
+        if self._rehearsal is not None:
+            self._rehearsing = Rehearsing(self._rehearsal, assignment.rank)
         self._host.attend(stay)
         return stay
 

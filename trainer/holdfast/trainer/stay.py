@@ -69,11 +69,13 @@ class Stay:
         self.group = group
         self.saves = WantedSave(assignment.world_size)
         self.standing = Standing(assignment.restore.verified, assignment.restore.unhealthy_from)
+        self.restored_step: int | None = None
         self._reason: str | None = None
         self._over = threading.Event()
 
     def goes_on_from(self, step: int | None) -> None:
         """`step` was restored, None: nothing. What came after it is trained anew, whatever was known of it."""
+        self.restored_step = step
         verified, unhealthy_from = self.standing.verified, self.standing.unhealthy_from
         self.standing = Standing(
             verified=None if verified is None or step is None else min(verified, step),

@@ -41,6 +41,7 @@ from holdfast.api.membership import (
     Restored,
     RoundEntered,
     RoundWord,
+    RunDescribed,
     TrainingBegan,
     WorkerExited,
     WorkersFinished,
@@ -395,7 +396,9 @@ class LocalSet:
             return self._entry_report(now)
         elif isinstance(message, Finished) and message.round == slot.round:
             slot.finished, slot.nonfinite = True, message.nonfinite
-        elif isinstance(message, CollectiveFailed | CheckpointCommitted | CheckpointsStored | Restored):
+        elif isinstance(
+            message, CollectiveFailed | CheckpointCommitted | CheckpointsStored | RunDescribed | Restored
+        ):
             return [Report(message)] if self.seat and message.round == self.seat.number else []
         return []
 

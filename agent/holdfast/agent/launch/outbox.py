@@ -21,6 +21,7 @@ Lasting = (
     | membership.TrainingBegan
     | membership.WorkersFinished
     | membership.CheckpointsStored
+    | membership.RunDescribed
     | CheckpointCommitted
     | CollectiveFailed
     | Restored

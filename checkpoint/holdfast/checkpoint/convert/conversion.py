@@ -28,7 +28,7 @@ class HoldfastSource:
     """A checkpoint of ours, every block verified before it is used. Raises Damaged when it cannot be opened."""
 
     def __init__(self, files: Files, name: str) -> None:
-        self._stored = stored = StoredCheckpoint.open(files, name)
+        self.stored = stored = StoredCheckpoint.open(files, name)
         names, manifest = stored.names(), stored.manifest
         self.contents = Contents(
             tensors={name: Shape(*stored.shape_of(name)) for name in names if stored.has_tensor(name)},
@@ -38,10 +38,10 @@ class HoldfastSource:
         )
 
     def tensor(self, name: str) -> torch.Tensor:
-        return self._stored.read_tensor(name)
+        return self.stored.read_tensor(name)
 
     def value(self, name: str) -> object:
-        return self._stored.read_object(name)
+        return self.stored.read_object(name)
 
 
 def open_source(uri: str, step: int | None = None) -> Source:

@@ -92,8 +92,9 @@ class Persister:
         self._attempts = 0
         self._description = Description()
 
-    def save(self, snapshot: Snapshot) -> str:
-        """Returns when the snapshot of every rank is committed, with the checkpoint's name.
+    def save(self, snapshot: Snapshot, enclosures: Mapping[str, bytes] | None = None) -> str:
+        """Returns when the snapshot of every rank is committed, with the checkpoint's name. `enclosures` are files
+        that rank 0 puts beside it.
 
         Raises SaveFailed, or Fenced when a newer round has taken over, on every rank alike; RuntimeError when
         the ranks cannot talk to each other any more.
@@ -114,7 +115,7 @@ class Persister:
         except Exception as error:  # Whatever it is, the other ranks wait to be told.
             said = _Failure(reason=f"rank {self._group.rank}: {self._explain(error)}")
         parts = self._group.gather(msgspec.msgpack.encode(said))
-        return self._decide(lambda: self._commit(folder, snapshot, parts))
+        return self._decide(lambda: self._commit(folder, snapshot, parts, enclosures or {}))
 
     def tidy(self) -> None:
         """Delete the checkpoints that need not be kept, and what failed saves have left. For rank 0, after a save.
@@ -171,7 +172,9 @@ class Persister:
             )
         return ""
 
-    def _commit(self, folder: str, snapshot: Snapshot, said: Sequence[bytes]) -> str:
+    def _commit(
+        self, folder: str, snapshot: Snapshot, said: Sequence[bytes], enclosures: Mapping[str, bytes]
+    ) -> str:
         """What every rank has written becomes a checkpoint, whose name is returned; or nothing of it is left."""
         try:
             heard = [msgspec.msgpack.decode(each, type=Part | _Failure) for each in said]
@@ -185,7 +188,7 @@ class Persister:
                 size = self._storage.size_bytes(f"{folder}/{name}")
                 if size != record.size_bytes:
                     raise SaveFailed(f"{folder}/{name} has {size} bytes instead of {record.size_bytes}")
-            for name, content in described.items():
+            for name, content in {**enclosures, **described}.items():
                 files[name] = self._storage.write(f"{folder}/{name}", [memoryview(content)])
             whole = Manifest(
                 format=manifest.FORMAT,

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from holdfast.api.checkpoint import StoredCheckpoint, told_of
 from holdfast.api.errors import Fenced, HoldfastError
@@ -150,12 +150,22 @@ class Save:
     def _is_current(self) -> bool:
         return self._run.is_current() and self._run.assignment.round == self._round
 
+    def _enclosures(self, step: int) -> Mapping[str, bytes]:
+        """What rank 0 puts beside the state. A checkpoint without it is as good for a restore."""
+        if self._rank != 0:
+            return {}
+        try:
+            return self._run.enclosures(step)
+        except Exception:
+            _LOG.exception("nothing is enclosed with the checkpoint step=%d", step)
+            return {}
+
     def _store(self, snapshot: Snapshot, wanted: int | None, began_s: float, stall_s: float) -> None:
         """What the thread does."""
         step = snapshot.step
         try:
             try:
-                name = self._persister.save(snapshot)
+                name = self._persister.save(snapshot, self._enclosures(step))
             finally:
                 self._capture.release()
             if self._rank == 0:

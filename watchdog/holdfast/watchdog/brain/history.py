@@ -24,6 +24,7 @@ from holdfast.api.event import (
     RestoreReported,
     RoundBegan,
     RoundProgressed,
+    RunRecorded,
 )
 from holdfast.api.finding import Confidence, Finding, FindingKind, ProvedBy
 from holdfast.api.incident import IncidentState
@@ -65,6 +66,13 @@ def progressed(state: JobState, event: Event, now: float) -> Step:
     if state.progressed and state.step is not None:
         return Step(after, (), Reason(PROGRESS, f"step {event.step}"))
     return _began(after, event.round, at)
+
+
+def described(state: JobState, event: Event, now: float) -> Step:
+    """Rank 0 told how it was started. It is on record; nothing follows from it."""
+    assert isinstance(event, RunRecorded)
+    says = f"round {event.round} was started as the journal says"
+    return Step(changed(state, described=event.digest), (), Reason("described", says))
 
 
 def _began(state: JobState, round_number: int, at: float) -> Step:

@@ -224,9 +224,10 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     why the job went back for what its losses were, NaN or too high. `ended_at` is when the
     job succeeded or failed, None while it goes on. `publishes` once the script has said
     anything of its steps; of one that never does, `signed_at` is when the newest round first showed a sign of
-    training. `departed` are nodes that went from the cluster while they were avoided: a machine of that name may
-    come back. `learning_rate_cuts` are those made in the history that goes on, oldest first. `follows` is what
-    the script does of a restore directive (None: Unknown).
+    training. `described` is the digest of how rank 0 said it was started, last. `departed` are nodes that went
+    from the cluster while they were avoided: a machine of that name may come back. `learning_rate_cuts` are those
+    made in the history that goes on, oldest first. `follows` is what the script does of a restore directive (None:
+    Unknown).
     """
 
     job: str
@@ -288,6 +289,7 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     publishes: bool = False
     signed_at: float | None = None
     storage: Storage | None = None
+    described: str = ""
     asked: RewindAsked | None = None
     departed: tuple[str, ...] = ()
     learning_rate_cuts: tuple[LearningRateCut, ...] = ()

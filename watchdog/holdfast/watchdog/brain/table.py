@@ -31,6 +31,7 @@ from holdfast.api.event import (
     RestoreReported,
     RoundBegan,
     RoundProgressed,
+    RunRecorded,
     StorageListed,
     WatchdogStarted,
 )
@@ -105,6 +106,7 @@ MOVES: Mapping[type, Handler] = {
     MemberFinished: members.finished,
     CheckpointRecorded: history.checkpointed,
     StorageListed: rewinds.listed,
+    RunRecorded: history.described,
     RestoreReported: history.restored,
     RoundProgressed: history.progressed,
     FindingMade: healing.found,

@@ -1,12 +1,13 @@
 """Who is connected, and what each may say: launchers, agents of nodes, the operator."""
 
+import hashlib
 import math
 from functools import partial
 
 import msgspec
 from aiohttp import WSCloseCode, web
 
-from holdfast.api import event, membership
+from holdfast.api import event, membership, runmanifest
 from holdfast.api.bounds import NODES_MAX, PER_NODE_MAX
 from holdfast.api.checkpoint import TOLD_MAX
 from holdfast.api.errors import HoldfastError
@@ -152,6 +153,7 @@ OfRound = (
     | membership.WorkersFinished
     | membership.CheckpointCommitted
     | membership.CheckpointsStored
+    | membership.RunDescribed
     | membership.Restored
 )
 
@@ -186,6 +188,8 @@ def heed(host: JobHost, launcher: LauncherConnection, message: membership.FromLa
             _committed(host, message)
         case membership.CheckpointsStored():
             _stored(host, message)
+        case membership.RunDescribed():
+            _described(host, message)
         case membership.Restored():
             if state.restored_step is None:
                 restored = (message.step, message.skipped, message.tier, message.healed, message.follows)
@@ -232,6 +236,15 @@ def _stored(host: JobHost, message: membership.CheckpointsStored) -> None:
     if known is not None and (known.round, known.count, known.checkpoints[::-1]) == told:
         return  # nothing went, and nothing came that a commit did not tell
     host.record(event.StorageListed(message.round, message.uri, count, newest_first))
+
+
+def _described(host: JobHost, message: membership.RunDescribed) -> None:
+    unnumbered = msgspec.structs.replace(message.manifest, round=0)
+    digest = hashlib.blake2b(runmanifest.encode(unnumbered), digest_size=16).hexdigest()
+    if digest == host.job.state.described:
+        host.tally.add(Count.DUPLICATE_MESSAGES)  # as in the round before, or said again after a reconnect
+        return
+    host.record(event.RunRecorded(message.round, digest, message.manifest))
 
 
 def _wrote(host: JobHost, launcher: LauncherConnection, message: WorkerOutput) -> None:

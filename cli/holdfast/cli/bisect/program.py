@@ -1,0 +1,176 @@
+"""How one of the two runs is started again: its command, its code, its environment, as its manifest has them.
+
+Code is taken from where the run had it, as long as the files there are still those that it ran. Where they are
+not, the commit and the diff are laid out in a folder of their own; nothing is written to the work tree.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from holdfast.api.errors import HoldfastError, InvalidInput, Problem
+from holdfast.api.runmanifest import Code, RunManifest, Section
+from holdfast.api.secrecy import LEFT_OUT
+
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_GIT_PATIENCE_S: Final = 120.0
+RANKS_MAX: Final = 8
+"""More are started only when somebody says so: this is one machine."""
+_OF_THE_MACHINE: Final = ("CUDA_VISIBLE_DEVICES",)
+_KEPT: Final = ("HOLDFAST_CHECKPOINT_KEY_FILE",)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What is started, for each of `ranks` ranks. `name` is A or B."""
+
+    name: str
+    command: tuple[str, ...]
+    directory: Path
+    environment: Mapping[str, str]
+    ranks: int
+
+
+class NotThere(HoldfastError):
+    """The code of a run cannot be laid out; why."""
+
+
+def program_of(
+    name: str,
+    manifest: RunManifest,
+    *,
+    scratch: Path,
+    directory: Path | None,
+    command: Sequence[str],
+    ranks: int | None,
+) -> Program:
+    """Run `name` as `manifest` says. `directory` and `command` are what the user says instead, if anything;
+    `scratch` is for code that has to be laid out.
+
+    Raises InvalidInput, with what to say, when the manifest does not tell enough.
+    """
+    words = list(command or manifest.command)
+    if not words or any(LEFT_OUT in word for word in words):
+        fix = f"say it with --{name.lower()}-command: what was recorded is not whole, or a secret was left out"
+        raise InvalidInput(Problem(field=f"command of {name}", value=" ".join(words), fix=fix))
+    if not command and shutil.which(words[0]) is None:
+        words[0] = sys.executable
+    place = directory
+    if place is None:
+        place, words = _where(name, manifest.code, words, scratch)
+    if not place.is_dir():
+        fix = f"say with --{name.lower()}-directory where it is to be started"
+        raise InvalidInput(Problem(field=f"directory of {name}", value=str(place), fix=fix))
+    return Program(
+        name, tuple(words), place, _environment(manifest, os.environ), ranks or _recorded_ranks(name, manifest)
+    )
+
+
+def _recorded_ranks(name: str, manifest: RunManifest) -> int:
+    said = manifest.of(Section.TOPOLOGY).get("world_size", "1")
+    ranks = int(said) if said.isdigit() else 1
+    if not 1 <= ranks <= RANKS_MAX:
+        fix = f"say how many ranks to start here (--ranks); in another world than that of {name} bits differ"
+        raise InvalidInput(Problem(field="world size", value=said, fix=fix))
+    return ranks
+
+
+def _environment(manifest: RunManifest, around: Mapping[str, str]) -> dict[str, str]:
+    """This process's, with the recorded variables as they were, but for what names devices of that machine."""
+    kept = {name: value for name, value in around.items() if not name.startswith("HOLDFAST_") or name in _KEPT}
+    recorded = {
+        name: value
+        for name, value in manifest.of(Section.ENVIRONMENT).items()
+        if LEFT_OUT not in value and name not in _OF_THE_MACHINE and not name.endswith(("_IFNAME", "_HCA"))
+    }
+    return {**kept, **recorded, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def is_as_recorded(code: Code, directory: Path) -> bool:
+    """Whether every file that the run had of its own is in `directory` as it was."""
+    for name, wanted in code.files.items():
+        try:
+            found = hashlib.sha256((directory / name).read_bytes()).hexdigest()
+        except OSError:
+            return False
+        if found != wanted:
+            return False
+    return bool(code.files)
+
+
+def _where(name: str, code: Code, words: list[str], scratch: Path) -> tuple[Path, list[str]]:
+    directory = Path(code.directory)
+    if is_as_recorded(code, directory):
+        return directory, words
+    fix = f"check the code of {name} out somewhere and say where (--{name.lower()}-directory)"
+    if not code.commit or code.left_out:
+        why = (code.left_out and f"its diff is not all ({code.left_out})") or code.unknown or "no commit is known"
+        raise InvalidInput(
+            Problem(field=f"code of {name}", value=code.directory, fix=f"{fix}: it has changed since, {why}")
+        )
+    try:
+        root = lay_out(code, scratch / f"code-{name}")
+    except (NotThere, OSError) as error:
+        raise InvalidInput(Problem(field=f"code of {name}", value=code.commit, fix=f"{fix}: {error}")) from error
+    original = Path(code.root)
+    place = root / directory.relative_to(original) if directory.is_relative_to(original) else root
+    if not is_as_recorded(code, place):
+        problem = Problem(
+            field=f"code of {name}", value=code.commit, fix=f"{fix}: files are not tracked, or differ"
+        )
+        raise InvalidInput(problem)
+    return place, [_moved(word, original, root) for word in words]
+
+
+def _moved(word: str, original: Path, root: Path) -> str:
+    """A path into the work tree, as the one into what was laid out, where that has it."""
+    path = Path(word)
+    if path.is_absolute() and path.is_relative_to(original):
+        there = root / path.relative_to(original)
+        return str(there) if there.exists() else word
+    return word
+
+
+def lay_out(code: Code, target: Path) -> Path:
+    """The files of the commit with the diff applied, in `target`, which must not exist. Raises NotThere."""
+    if not _COMMIT.fullmatch(code.commit):
+        raise NotThere(f"{code.commit!r} is no commit")
+    target.mkdir(parents=True)
+    archive = target.with_suffix(".tar")
+    _git(Path(code.root), "archive", "--format=tar", f"--output={archive}", code.commit)
+    with tarfile.open(archive) as packed:
+        packed.extractall(target, filter="data")
+    archive.unlink()
+    if code.diff:
+        patch = target.with_suffix(".diff")
+        patch.write_text(code.diff)
+        _git(target, "apply", "--whitespace=nowarn", str(patch))
+        patch.unlink()
+    return target
+
+
+def _git(directory: Path, *words: str) -> None:
+    # Outside of any work tree `git apply` writes to the folder it is in; the ceiling keeps it from finding one.
+    around = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_CEILING_DIRECTORIES": str(directory.parent)}
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(directory), *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_GIT_PATIENCE_S,
+            env=around,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotThere(f"git {words[0]} does not answer ({type(error).__name__})") from error
+    if done.returncode:
+        raise NotThere(f"git {words[0]}: {done.stderr.strip()[-200:]}")
