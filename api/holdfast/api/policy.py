@@ -58,6 +58,14 @@ class FaultAction(StrEnum):
     EVICT = "Evict"
 
 
+class SlowAction(StrEnum):
+    """How far it may go for a node whose machine makes all others wait."""
+
+    REPORT = "Report"
+    SWAP = "Swap"  # where another node can take its place
+    EVICT = "Evict"  # also where the job goes on with fewer
+
+
 class NoticeAction(StrEnum):
     """What is done about a node that is about to be taken away."""
 
@@ -92,6 +100,16 @@ class LossPolicy(msgspec.Struct, frozen=True):
     rewind_after: Annotated[int, msgspec.Meta(ge=1, le=WHOLE_MAX)]
     learning_rate_scale: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     skip_batches: Whole = 0
+
+
+class StragglerPolicy(msgspec.Struct, frozen=True):
+    """When a rank is too slow: its step is `slower_than` longer than its peers' (a ratio: 0.15 is 15 %), for
+    `sustained` steps. None: as the job's own noise allows.
+    """
+
+    slower_than: Figure | None = None
+    sustained: Annotated[int, msgspec.Meta(ge=1, le=WHOLE_MAX)] | None = None
+    action: SlowAction = SlowAction.REPORT
 
 
 class MemoryPolicy(msgspec.Struct, frozen=True):
@@ -176,6 +194,7 @@ class Policy(msgspec.Struct, frozen=True):
     cordon_on: CordonOn = CordonOn.ANYTHING
     cluster_xid_actions: Annotated[dict[Code, XidAction], Many] = {}
     loss: LossPolicy | None = None
+    straggler: StragglerPolicy = StragglerPolicy()
 
     def world_sizes_allow(self, members: int) -> bool:
         """Whether `members` nodes make a legal world: within the range, and whole model replicas."""
