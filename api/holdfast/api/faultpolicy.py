@@ -100,7 +100,8 @@ class Straggler(Section):
     sustained: Sustained = None
     """For so many steps it has to be slow. auto: until it cannot be chance."""
     action: SlowAction = SlowAction.REPORT
-    """What may be done about a slow machine. Swap: with another node in its place. Evict: also without."""
+    """How far it may go for a node that is slow. Swap: a spare takes its ranks, once. Evict: and the node leaves,
+    if they are not slow elsewhere."""
 
 
 class Preemption(Section):

@@ -53,7 +53,7 @@ class ProvedBy(StrEnum):
 
 
 class SlowCause(StrEnum):
-    """What makes a rank slow. Of these MACHINE alone is mended by another machine."""
+    """What makes a rank slow. Another machine may mend MACHINE and SOFTWARE, and none of the others."""
 
     MACHINE = "Machine"  # its own computing takes longer than its peers': clocks, heat, a PCIe link
     DATA = "Data"  # it waits for its own data loader

@@ -59,11 +59,11 @@ class FaultAction(StrEnum):
 
 
 class SlowAction(StrEnum):
-    """How far it may go for a node whose machine makes all others wait."""
+    """How far it may go for a node that makes all others wait. Each includes those before it."""
 
-    REPORT = "Report"
-    SWAP = "Swap"  # where another node can take its place
-    EVICT = "Evict"  # also where the job goes on with fewer
+    REPORT = "Report"  # it is told, and the node is tested in the next gap between rounds
+    SWAP = "Swap"  # a spare takes its ranks, once; the node stays, as the last to be given ranks
+    EVICT = "Evict"  # and leaves the job, if its ranks are not slow elsewhere
 
 
 class NoticeAction(StrEnum):
