@@ -17,7 +17,7 @@ from holdfast.api.event import (
     PodChanged,
     ReplicasAgreed,
 )
-from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
+from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, SlowCause, Slowness, Subject
 from holdfast.api.incident import Incident, IncidentState, Rung
 from holdfast.api.intervention import InterventionAction, InterventionState
 from holdfast.api.plan import NodeState, PodState
@@ -119,6 +119,16 @@ GOES_ON: dict[str, tuple[Fault, str, Rung]] = {
         finding(FindingKind.CORRUPTION, "vote", step=45, agreed_step=40, asks=EVICT),
         "would: evict node node-2",
         Rung.REWIND,
+    ),
+    "slow node": (
+        finding(FindingKind.STRAGGLER, "slow", slow=Slowness(SlowCause.MACHINE, 1.0, 0.3)),
+        "would: test the devices of node-2",
+        Rung.SWAP,
+    ),
+    "slow data": (
+        finding(FindingKind.STRAGGLER, "slow", slow=Slowness(SlowCause.DATA, 1.0, 0.3), asks=WATCH),
+        "would: report it",
+        Rung.SKIP_STEP,
     ),
     "loss that is no number": (
         finding(FindingKind.NON_FINITE, "loss not finite", step=45),
