@@ -13,12 +13,12 @@ from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.state import JobState, SlowStage
 from holdfast.watchdog.brain.step import Notify
-from holdfast.watchdog.brain.stragglers import LOOKS_WATCHED, STEPS_WATCHED
+from holdfast.watchdog.brain.stragglers import WATCHED_S
 
 STEP_S, EXCESS_S, TOOK_STEPS = 1.0, 0.3, 10
 OF_THE_WORK = (SlowCause.DATA, SlowCause.SHAPE, SlowCause.EVERYBODY)
 OF_THE_NODE = (SlowCause.MACHINE, SlowCause.SOFTWARE)
-LONG_ENOUGH = max(STEPS_WATCHED, LOOKS_WATCHED) + 2
+LONG_ENOUGH = int(WATCHED_S / STEP_S) + 2 * TOOK_STEPS + 2
 
 
 def training(action: SlowAction = SlowAction.SWAP, *, spares: int = 1, **fields: object) -> Story:
@@ -182,9 +182,9 @@ def test_nothing_is_judged_before_ranks_were_watched_for_longer_than_finding_the
     story.state = msgspec.structs.replace(
         story.state, slow=(msgspec.structs.replace(record, took_s=100.0 * STEP_S),)
     )
-    assert stages(trains_on(story, 190)) == [SlowStage.MOVED]
+    assert stages(trains_on(story, 300)) == [SlowStage.MOVED]
     assert story.state.avoided == ()
-    assert stages(trains_on(story, 20)) == []
+    assert stages(trains_on(story, 30)) == []
 
 
 def test_as_many_steps_as_the_spec_asks_for_are_watched() -> None:

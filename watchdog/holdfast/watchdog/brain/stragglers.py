@@ -44,10 +44,11 @@ from holdfast.watchdog.wording import in_words, ranks_in_words
 
 # A spare that is ready takes over as soon as the round is saved; who waits for longer waits for something else.
 SWAP_WITHIN_S = 86_400.0
-# Ranks that a spare was given are watched for twice as long as finding them took, for as many steps as the policy
-# asks for, and no less than this: a detector needs some looks, one in a heartbeat interval, to know a new round.
+# Ranks that a spare was given are watched for as many steps as the policy asks for, and for twice as long as it took
+# to find them, after this: the detector has to get to know the new round. Its longest span, for what is slow now and
+# then, is sixteen looks of 2.5 s.
 STEPS_WATCHED = 50
-LOOKS_WATCHED = 30
+WATCHED_S = 120.0
 # Why another node would be no help.
 NO_HELP = {
     SlowCause.DATA: "another node would be given the same data",
@@ -321,8 +322,8 @@ def _judged(state: JobState, record: SlowRanks, now: float) -> Step:
     if record.since_step is None:
         return stay(put(state, record, since_step=state.step, at=now))
     took_steps = ceil(record.took_s / record.slow.step_s) if record.slow.step_s > 0.0 else 0
-    steps = max(STEPS_WATCHED, policy.straggler.sustained or 0, 2 * took_steps)
-    seconds = max(LOOKS_WATCHED * policy.heartbeat_interval_s, 2.0 * record.took_s)
+    steps = max(policy.straggler.sustained or 0, STEPS_WATCHED + 2 * took_steps)
+    seconds = WATCHED_S + 2.0 * record.took_s
     watched = state.step - record.since_step
     if watched < steps or now < record.at + seconds:
         return stay(state)

@@ -85,6 +85,10 @@ CAUSES = {
 }
 
 
+# What another node may mend: of software, what comes from outside the process.
+OF_THE_NODE = frozenset(SAYS[each] for each in ("delayed", "stopped", "rest"))
+
+
 def parts(before: StepWork, now: StepWork) -> Parts:
     """What the steps between two samples of a rank were made of."""
     steps = max(1, now.steps - before.steps)

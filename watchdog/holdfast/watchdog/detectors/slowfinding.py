@@ -11,6 +11,7 @@ from holdfast.watchdog.detectors.exceedances import Mark
 from holdfast.watchdog.detectors.jobpace import Slower
 from holdfast.watchdog.detectors.peers import Compared
 from holdfast.watchdog.detectors.slowcause import (
+    OF_THE_NODE,
     TOLD_PEERS_MAX,
     Excess,
     Parts,
@@ -37,6 +38,7 @@ class Slow(NamedTuple):
     source: str = "rank records"
     sensors: Sequence[str] = ()
     also: Sequence[Subject] = ()
+    is_of_the_node: bool = False
 
 
 class SlowFindings:
@@ -78,6 +80,7 @@ class SlowFindings:
                 f"rank records of {subject}",
                 sensors,
                 (who, *rest) if rest else (),
+                does in OF_THE_NODE,
             ),
         )
 
@@ -119,7 +122,7 @@ class SlowFindings:
         evidence = (Evidence(of.source, of.says, mark.at), *told)
         says = f"{of.says}; {', '.join(sensors)}" if sensors else of.says
         says += f"; since step {of.since.step}, {slow.excess_s / slow.step_s:.0%} of each step"
-        may_act = self._may_act and slow.cause is SlowCause.MACHINE
+        may_act = self._may_act and of.is_of_the_node
         return Finding(
             kind=FindingKind.STRAGGLER,
             subject=of.subject,
