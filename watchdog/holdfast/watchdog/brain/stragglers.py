@@ -45,8 +45,8 @@ from holdfast.watchdog.wording import in_words, ranks_in_words
 # A spare that is ready takes over as soon as the round is saved; who waits for longer waits for something else.
 SWAP_WITHIN_S = 86_400.0
 # Ranks that a spare was given are watched for as many steps as the policy asks for, and for twice as long as they
-# took to be found, after this: the detector has to get to know the new round, and what is slow at times only shows in
-# sixteen looks of 2.5 s.
+# took to be found, after this: the detector has to get to know the new round, and what is slow at times shows only
+# in sixteen looks of 2.5 s.
 STEPS_WATCHED = 50
 WATCHED_S = 120.0
 # Why another node would be no help.
