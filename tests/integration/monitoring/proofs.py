@@ -57,6 +57,7 @@ OF_JOBS: Mapping[str, str] = MappingProxyType(
         "HoldfastGpuTemperatureRising": "a simulated GPU gets a degree and a half hotter every second; at 50",
         "HoldfastTokensFalling": "`slow`: each step of rank 0 takes 0.4 s longer; it does not any more",
         "HoldfastMfuFalling": "the same",
+        "HoldfastStraggler": "the same; the next round",
         "HoldfastLossSpike": "`spike`: both ranks publish a loss a hundred times too high; as it is",
         "HoldfastLossNotFinite": "the script computes NaN on one rank while a file says so; it is removed",
         "HoldfastJobNotProgressing": "SIGSTOP of a worker: the hang is found, the worker replaced, steps go on",

@@ -47,7 +47,9 @@ class Drill:
     ) -> tuple[Number | None, Number | None]:
         """A step is complete: what is to be published of it. May take its time, or raise."""
         if (slow := self._due(Ailment.SLOW, step)) is not None:
-            time.sleep(slow.seconds)
+            until = time.perf_counter() + slow.seconds
+            while time.perf_counter() < until:  # who sleeps waits, as if for the others
+                pass
         if self._due(Ailment.BREAK_COLLECTIVE, step) is not None:
             self._break_connections()
         if self._due(Ailment.RAISE, step) is not None:
