@@ -1,9 +1,10 @@
 """Jobs in virtual time with something slow in them, and what the detector of stragglers makes of each.
 
-A job is drawn from a seed: 8 to 4,096 ranks, a step of 0.1 to 30 s, machines that differ by some percent, noise of
-each step with a heavy tail, garbage collection, checkpoints of all ranks, and communication that all wait in. Every
-node reports once a second, at its own moment; where a step takes longer, the reports of one step say the same, and
-one of them is played. Who is slow is known, so that precision, recall and the steps until it is named are counted.
+A job is drawn from a seed: 8 to 4,096 ranks, a step of 0.1 to 30 s, machines that differ by some percent, noise
+of each step with a heavy tail, garbage collection, checkpoints of all ranks, and communication that all wait in.
+Every node reports once a second, at its own moment; where a step takes longer, the reports of one step say the
+same, and one of them is played. Who is slow is known, so that precision, recall and the steps until it is named
+are counted.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -206,6 +207,17 @@ def network(job: Job) -> Truth:
     return Truth(SlowCause.EVERYBODY)
 
 
+def eventful(job: Job) -> Truth:
+    """A healthy job of whose time that is played in which something happens: bursts here and there."""
+    steps = max(1, int(2.0 / job.step_s))
+    for _ in range(4):
+        begins = int(job.drawn.integers(0, job.steps - steps))
+        job.own[begins : begins + steps, job.any_rank()] *= job.drawn.uniform(1.1, 2.5)
+        begins = int(job.drawn.integers(0, job.steps - steps))
+        job.data[begins : begins + steps] += 0.5 * job.drawn.random((steps, job.ranks))
+    return Truth(None)
+
+
 Fault = Callable[[Job], Truth]
 FAULTS: tuple[Fault, ...] = (
     one_rank,
@@ -225,13 +237,13 @@ FAULTS: tuple[Fault, ...] = (
     network,
     healthy,
 )
-NO_WAITING_NEEDED = (data, garbage, burst, healthy, storage, network)
+NO_WAITING_NEEDED = (data, garbage, burst, healthy, eventful, storage, network)
 """What can be told where waiting is Unknown, as on a GPU."""
 
 
 def draw(seed: int, fault: Fault, *, sizes: Sequence[int] = SIZES) -> Job:
     """The job of that seed, before the fault."""
-    drawn = np.random.default_rng([seed, FAULTS.index(fault)])
+    drawn = np.random.default_rng([seed, *fault.__name__.encode()])
     ranks = int(sizes[seed % len(sizes)])
     per_node = 1 if ranks <= 16 and drawn.random() < 0.5 else min(8, ranks // 4)
     many = [each for each in (1, 2, 8) if ranks // each >= 4 and ranks % each == 0]
@@ -240,9 +252,9 @@ def draw(seed: int, fault: Fault, *, sizes: Sequence[int] = SIZES) -> Job:
     step_s = float(np.exp(drawn.uniform(np.log(shortest), np.log(30.0))))
     if fault is rack:
         ranks, per_node = max(ranks, 16), max(1, min(8, ranks // 16))
-    # A look of the detector takes so many steps; how long one is, is not known exactly.
-    slack = max(1.0, 2.5 / step_s) if step_s < 1.6 else max(1.0, ranks * 4e-4 / step_s)
-    onset = int(slack * drawn.integers(20, 30))
+    # A look of the detector takes about so many steps.
+    slack = max(1.0, max(3.0, ranks * 8e-4) / step_s)
+    onset = int(slack * drawn.integers(36, 50))
     steps = onset + int(slack * (180 if fault is periodic else 110))
     tells = fault not in NO_WAITING_NEEDED or seed % 4 != 3
     return Job(ranks, per_node, model_ranks, step_s, steps, onset, tells, drawn)
@@ -299,18 +311,19 @@ def play(seed: int, fault: Fault, *, sizes: Sequence[int] = SIZES) -> Outcome:
         straggler=wanted,
     )
     detector = StragglerDetector(policy)
-    begin(detector, job)
+    begin(job, detector)
     found = [each for report, at in reports(job) for each in detector.observe(report, at)]
     return Outcome(job, truth, tuple(found))
 
 
-def begin(detector: Detector, job: Job) -> None:
+def begin(job: Job, *detectors: Detector) -> None:
     """The round in which it trains."""
     shares = tuple(MemberRanks(f"m{n}", f"n{n}", n * job.per_node, job.per_node) for n in range(job.nodes))
-    endpoint = Endpoint("127.0.0.1", 29500)
-    detector.observe(RoundStarted(Round("sim/slow", 1, shares, endpoint, Restore(), Entry.RESPAWN, "")), 0.0)
-    for node in range(job.nodes):
-        detector.observe(Placed(f"n{node}", f"r{node // RACK_NODES}"), 0.0)
+    shown = Round("sim/slow", 1, shares, Endpoint("127.0.0.1", 29500), Restore(), Entry.RESPAWN, "")
+    for detector in detectors:
+        detector.observe(RoundStarted(shown), 0.0)
+        for node in range(job.nodes):
+            detector.observe(Placed(f"n{node}", f"r{node // RACK_NODES}"), 0.0)
 
 
 def reports(job: Job) -> Iterator[tuple[Reported, float]]:

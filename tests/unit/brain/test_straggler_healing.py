@@ -33,6 +33,9 @@ def slow(story: Story, node: int, cause: SlowCause = SlowCause.MACHINE, **fields
         "step": story.state.step,
         "began_at": story.now - TOOK_STEPS * STEP_S,
     }
+    assert story.state.policy is not None
+    may_act = story.state.policy.straggler.action is not SlowAction.REPORT and cause in OF_THE_NODE
+    known["asks"] = None if may_act else XidAction.WATCH
     if cause is SlowCause.EVERYBODY:
         known |= {"subject": Subject(JOB), "confidence": Confidence.UNKNOWN}
     return story.find(FindingKind.STRAGGLER, node, **{**known, **fields})

@@ -16,7 +16,7 @@ from story import JOB, running
 
 from holdfast.api.finding import Confidence, FindingKind, SlowCause, Slowness, Subject
 from holdfast.api.incident import IncidentState
-from holdfast.api.policy import EvictionBudget, SlowAction, StragglerPolicy
+from holdfast.api.policy import EvictionBudget, SlowAction, StragglerPolicy, XidAction
 from holdfast.api.round import Round
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.state import JobState, SlowStage
@@ -93,7 +93,14 @@ class Season:
             began_at=self.story.now - 30.0,
             step=self.story.state.step,
             confidence=Confidence.UNKNOWN if everybody else Confidence.PROBABLE,
+            asks=None if self.may_act else XidAction.WATCH,
         )
+
+    @property
+    def may_act(self) -> bool:
+        policy = self.story.state.policy
+        assert policy is not None
+        return policy.straggler.action is not SlowAction.REPORT and self.cause not in OF_THE_WORK
 
     def disturb(self) -> None:
         story, chance = self.story, self.draw.random()
@@ -111,6 +118,7 @@ class Season:
                 story.join(int(name.rpartition("-")[2]))
         elif chance < 0.1:
             story.resubmit(straggler=StragglerPolicy(action=self.draw.choice(list(SlowAction))))
+            self.found_in.clear()  # a detector of another policy begins anew
         if not self.is_ended and len(story.state.eligible()) < NODES + SPARES:
             self.arrive()
 

@@ -28,6 +28,7 @@ from holdfast.watchdog.brain.rounds import legal_size
 from holdfast.watchdog.brain.saves import can_save, in_force
 from holdfast.watchdog.brain.selftests import ask
 from holdfast.watchdog.brain.slowness import (
+    OF_THE_NODE,
     charge_first,
     follows,
     is_same,
@@ -94,7 +95,8 @@ def _told(state: JobState, found: SlowRanks, finding: Finding, now: float) -> St
 
 def _test_later(state: JobState, record: SlowRanks, now: float) -> Step:
     """The devices of a node that may be the reason are tested when its workers have next left a round."""
-    if state.policy is None or state.policy.preflight is None or not record.movable or record.node is None:
+    is_suspect = record.slow.cause in OF_THE_NODE
+    if state.policy is None or state.policy.preflight is None or record.node is None or not is_suspect:
         return stay(state)
     there = (each.name for each in state.members.on_nodes((record.node,)))
     names = tuple(sorted(name for name in there if name not in state.trials))
@@ -144,12 +146,14 @@ def hindrance(state: JobState, record: SlowRanks, now: float) -> str | None:
     """Why no spare is given the ranks now, in words; None when one is."""
     policy = state.policy
     assert policy is not None
-    if not record.movable:
-        return NO_HELP.get(record.slow.cause, "no single node is known to be the reason")
+    if record.slow.cause in NO_HELP:
+        return NO_HELP[record.slow.cause]
     if policy.observe:
         return "the job is only observed"
     if policy.straggler.action is SlowAction.REPORT:
         return "faultPolicy.straggler.action is Report"
+    if not record.movable:
+        return "it is not likely that another node would help"
     if record.stage is SlowStage.FOLLOWED:
         return "its ranks are slow on any node"
     if record.tries and record.stage is SlowStage.TOLD:

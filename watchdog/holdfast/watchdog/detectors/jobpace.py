@@ -1,18 +1,24 @@
-"""What a step of the job usually takes, and whether it has taken longer for a while: compared with the job itself."""
+"""What a step of the job usually takes, and whether it has taken longer for a while: the job beside itself.
+
+Counted is what no rank can hold against another: what most are busy, and how long the slowest waits for the
+network. Where nobody knows how long ranks wait, it is the whole step.
+"""
 
 from collections import deque
+from collections.abc import Iterable
 from statistics import median
 from typing import NamedTuple
 
 from holdfast.watchdog.detectors.exceedances import Mark
-from holdfast.watchdog.detectors.peers import MATTERS, Look
-from holdfast.watchdog.detectors.slowcause import TOLD_PEERS_MAX, Parts, all_told, of_peers, parts
+from holdfast.watchdog.detectors.peers import MATTERS, Compared
+from holdfast.watchdog.detectors.slowcause import Parts, all_told, of_peers, parts
 
-# The median of the looks that were as usual, at least and at most so many.
-USUAL_LOOKS, USUAL_LOOKS_KEPT = 16, 48
-LONGER, LONGER_DEVIATIONS = 0.15, 3.0
-LONGER_FOR_LOOKS = 16
-TO_SIGMA = 1.4826  # of a normal distribution: its standard deviation over its median absolute deviation
+RANKS_THAT_TELL = 15
+# The median of the newest looks is compared with that of those before them, at least and at most so many.
+NEWEST_LOOKS = 16
+USUAL_LOOKS, USUAL_LOOKS_KEPT = 32, 64
+# Longer than usual by a share, and than nine in ten of those that were usual.
+LONGER, MOST = 0.15, 0.9
 
 
 class Pace(NamedTuple):
@@ -20,7 +26,7 @@ class Pace(NamedTuple):
     `is_told`: the waiting of all ranks is known.
     """
 
-    wall_s: float
+    step_s: float
     of: Parts
     is_told: bool
 
@@ -33,54 +39,53 @@ class Slower(NamedTuple):
     since: Mark
 
 
-def pace_between(last: Look, look: Look) -> Pace | None:
-    """The pace from one look to the next, by some ranks: what all share shows in each. None: of none it is known."""
-    stride = max(1, len(look.works) // TOLD_PEERS_MAX)
-    pairs = zip(last.works[::stride], look.works[::stride], strict=True)
+def pace_of(compared: Compared) -> Pace | None:
+    """The pace between two looks. What it is made of is that of some ranks: what all share shows in each."""
+    then_all, now_all = compared.before.works, compared.now.works
+    stride = max(1, len(now_all) // RANKS_THAT_TELL)
+    pairs = zip(then_all[::stride], now_all[::stride], strict=True)
     known = [(then, now) for then, now in pairs if then is not None and now is not None]
     of = of_peers(parts(then, now) for then, now in known)
     if of is None:
         return None
-    training_s = (
-        (now.wall_s - then.wall_s - (now.idle_s - then.idle_s)) / max(1, now.steps - then.steps)
-        for then, now in known
-    )
-    return Pace(median(training_s) - of.checkpoint, of, all_told(now for _, now in known))
+    is_told, step_s = all_told(now for _, now in known), compared.step_s
+    if is_told:
+        step_s -= max(each for each in compared.busy_s if each is not None) - median(compared.usual_s)
+    idle_s = median((now.idle_s - then.idle_s) / max(1, now.steps - then.steps) for then, now in known)
+    return Pace(step_s - idle_s - of.checkpoint, of, is_told)
 
 
 class JobPace:
-    """Learns what is usual from the looks that are."""
+    """Learns what is usual from the looks before the newest. What changes slowly is usual."""
 
     def __init__(self) -> None:
         self._usual: deque[Pace] = deque(maxlen=USUAL_LOOKS_KEPT)
-        self._since: Mark | None = None
-        self._looks = 0
+        self._newest: deque[tuple[Pace, Mark]] = deque()
 
     def take(self, pace: Pace, mark: Mark) -> Slower | None:
         """One more look. None: as usual, or not yet longer for long. What lasts is usual from then on, and so are
         steps that have more tokens.
         """
+        self._newest.append((pace, mark))
+        if len(self._newest) <= NEWEST_LOOKS:
+            return None
+        self._usual.append(self._newest.popleft()[0])
         if len(self._usual) < USUAL_LOOKS:
-            self._usual.append(pace)
             return None
-        usual_s = median(each.wall_s for each in self._usual)
-        spread_s = TO_SIGMA * median(abs(each.wall_s - usual_s) for each in self._usual)
-        if pace.wall_s <= usual_s + max(LONGER * usual_s, LONGER_DEVIATIONS * spread_s):
-            self._looks = max(0, self._looks - 2)
-            if not self._looks:
-                self._since = None
-                self._usual.append(pace)
+        steps_s = sorted(each.step_s for each in self._usual)
+        usual_s = median(steps_s)
+        limit_s = max((1.0 + LONGER) * usual_s, steps_s[int(MOST * len(steps_s))])
+        newest = [each for each, _ in self._newest]
+        if median(each.step_s for each in newest) <= limit_s:
             return None
-        of = Parts(*map(median, zip(*(each.of for each in self._usual), strict=True)))
-        self._since = since = self._since or mark
-        self._looks += 1
-        if of.tokens and pace.of.tokens > (1.0 + MATTERS) * of.tokens:
-            self._forget()
-        elif self._looks >= LONGER_FOR_LOOKS:
-            self._forget()
-            return Slower(Pace(usual_s, of, pace.is_told), pace, since)
-        return None
-
-    def _forget(self) -> None:
+        usual = Pace(usual_s, _median(self._usual), pace.is_told)
+        now = Pace(median(each.step_s for each in newest), _median(newest), pace.is_told)
+        since = next(at for each, at in self._newest if each.step_s > limit_s)
         self._usual.clear()
-        self._since, self._looks = None, 0
+        self._newest.clear()
+        has_more = usual.of.tokens and now.of.tokens > (1.0 + MATTERS) * usual.of.tokens
+        return None if has_more else Slower(usual, now, since)
+
+
+def _median(paces: Iterable[Pace]) -> Parts:
+    return Parts(*map(median, zip(*(each.of for each in paces), strict=True)))

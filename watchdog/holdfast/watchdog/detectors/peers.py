@@ -4,14 +4,15 @@ In synchronous training a step takes equally long on all ranks, for the others w
 is how long a rank was busy: all of the step but its waiting. Peers are the ranks with the same place in the model,
 as tensor and pipeline parallelism divide it; places have different work, and are compared as a whole.
 
-How far ranks are apart while all is well is measured in each look, on the side of those that are less busy: what is
-slow does not move that, be it half of the ranks, as one of two nodes. Of fewer than eight peers that says little: then a spread of a few percent, which GPUs of
-one make have, is taken for usual too.
+How far ranks are apart while all is well is measured in each look, on the side of those that are less busy: what
+is slow does not move that, be it half of the ranks, as one of two nodes. The fewer peers there are, the less that
+says: then some percent, by which GPUs of one make differ, are taken for usual too.
 Source: https://arxiv.org/abs/2208.11035 (how far GPUs of one make and cluster are apart)
 """
 
 from collections import deque
 from collections.abc import Sequence
+from math import sqrt
 from statistics import median
 from typing import NamedTuple
 
@@ -49,6 +50,15 @@ def busy_s(work: StepWork) -> float:
     if work.waited_s is None:
         return work.data_s + work.checkpoint_s + work.collected_s + work.stopped_s
     return work.wall_s - work.idle_s - max(0.0, work.waited_s - work.stopped_s)
+
+
+def busy_of(works: Sequence[StepWork | None]) -> list[float]:
+    """`busy_s` of each, 0.0 of None."""
+    if None in works or not all(each.waited_s and not each.stopped_s for each in works if each):
+        return [0.0 if each is None else busy_s(each) for each in works]
+    return [
+        each.wall_s - each.idle_s - (each.waited_s or 0.0) for each in works if each
+    ]  # the most, thrice as fast
 
 
 class Compared(NamedTuple):
@@ -107,11 +117,10 @@ class Peers:
         usual = [self._middle(each) for each in known]
         limit_s = self._limit(spent, known, usual, step_s) * step_s
         slow = [
-            rank
+            place + index * len(places)
             for place in places
-            for rank, x in zip(
-                range(place, self._world_size, len(places)), spent[place :: len(places)], strict=True
-            )
+            if known[place] and known[place][-1] > usual[place] + limit_s  # seldom
+            for index, x in enumerate(spent[place :: len(places)])
             if x is not None and x > usual[place] + limit_s
         ]
         slow = self.ranks.take(slow, self._world_size, look.mark)
@@ -158,7 +167,7 @@ class Peers:
         if self._peers >= PEERS_THAT_TELL:
             quartiles = (self._middle(each) - each[len(each) // 4] for each in known if each)
             spread = median(quartiles) / QUARTILE / step_s
-            least = 0.0
+            least = SPREAD_OF_FEW * sqrt(PEERS_THAT_TELL / self._peers)
         else:
             spread, least = self._spread_of_few(spent, usual, step_s), SPREAD_OF_FEW
         self._spreads.append(spread)

@@ -1,7 +1,7 @@
-"""What makes a rank slow: the parts of its steps beside its peers', the work it had, and what its node's sensors say.
+"""What makes a rank slow: the parts of its steps beside its peers', the work it had, and what its sensors say.
 
-Of what makes jobs slow little is broken machines: it is the last stage of the pipeline, sequences of unequal length
-and Python's garbage collector. So a machine is named last, for what nothing else explains.
+Little of what makes jobs slow is a broken machine: it is the last stage of the pipeline, sequences of unequal
+length and Python's garbage collector. So a machine is named last, for what nothing else explains.
 Source: https://arxiv.org/abs/2505.05713 (section 5, the causes of slow steps in 3,079 jobs)
 """
 

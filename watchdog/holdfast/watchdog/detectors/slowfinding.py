@@ -9,7 +9,7 @@ from holdfast.api.telemetry import NodeReport
 from holdfast.watchdog.detectors.detector import RoundInForce
 from holdfast.watchdog.detectors.exceedances import Mark
 from holdfast.watchdog.detectors.jobpace import Slower
-from holdfast.watchdog.detectors.peers import Compared
+from holdfast.watchdog.detectors.peers import MATTERS, Compared
 from holdfast.watchdog.detectors.slowcause import (
     OF_THE_NODE,
     TOLD_PEERS_MAX,
@@ -47,6 +47,7 @@ class SlowFindings:
     def __init__(self, policy: Policy, round_: RoundInForce) -> None:
         self._job, self._round = policy.job, round_
         self._model_ranks = policy.model_ranks
+        self._matters = MATTERS if (least := policy.straggler.slower_than) is None else min(MATTERS, least)
         self._may_act = policy.straggler.action is not SlowAction.REPORT
 
     def of_node(
@@ -111,9 +112,9 @@ class SlowFindings:
     def of_all(self, slower: Slower, mark: Mark) -> Finding:
         """The whole job, with nobody apart."""
         usual, now = slower.usual, slower.now
-        says = f"a step takes {now.wall_s:.3g} s, {usual.wall_s:.3g} s as usual before, and no rank is apart: "
-        says += grown(usual.of, now.of, now.wall_s - usual.wall_s, is_told=now.is_told)
-        slow = Slowness(SlowCause.EVERYBODY, now.wall_s, now.wall_s - usual.wall_s)
+        says = f"a step takes {now.step_s:.3g} s, {usual.step_s:.3g} s as usual before, and no rank is apart: "
+        says += grown(usual.of, now.of, now.step_s - usual.step_s, is_told=now.is_told)
+        slow = Slowness(SlowCause.EVERYBODY, now.step_s, now.step_s - usual.step_s)
         return self._finding(mark, Slow(Subject(self._job), slow, Confidence.UNKNOWN, says, slower.since))
 
     def _finding(self, mark: Mark, of: Slow) -> Finding:
@@ -122,7 +123,8 @@ class SlowFindings:
         evidence = (Evidence(of.source, of.says, mark.at), *told)
         says = f"{of.says}; {', '.join(sensors)}" if sensors else of.says
         says += f"; since step {of.since.step}, {slow.excess_s / slow.step_s:.0%} of each step"
-        may_act = self._may_act and of.is_of_the_node
+        costs = slow.excess_s >= self._matters * slow.step_s
+        may_act = self._may_act and of.is_of_the_node and costs
         return Finding(
             kind=FindingKind.STRAGGLER,
             subject=of.subject,
@@ -157,7 +159,7 @@ def _excess(compared: Compared, ranks: Sequence[int]) -> Excess:
 
 
 def _saved_s(compared: Compared, ranks: Sequence[int]) -> float:
-    """How much shorter a step would be without these: they are waited for from when the others are ready."""
-    slow = {*ranks}
+    """How much shorter a step would be without these and others that are slow: from when the rest are ready."""
+    slow = {*ranks, *compared.slow}
     others = max((x for rank, x in enumerate(compared.busy_s) if x is not None and rank not in slow), default=0.0)
     return max(0.0, max(compared.busy_s[rank] or 0.0 for rank in ranks) - others)

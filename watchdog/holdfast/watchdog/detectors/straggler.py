@@ -1,9 +1,10 @@
 """The rank that all others wait for, and why it is slow.
 
-Agents report at different moments, so a look takes of each rank its first sample at or after the same step. A look
-is worth a step, two and a half seconds where steps are shorter, and more in a large world, so that all looks
-together cost no more than a thousandth of a core. Ranks are compared over one look, over four and over sixteen:
-what is slow now and then costs as much as what is slow all the time, and shows in the average.
+Agents report at different moments, so a look takes of each rank its first sample at or after the same step. There
+is one in three seconds, or in a step that is longer; in a large world fewer, so that together they cost about a
+thousandth of a core. While somebody of a small world is under suspicion there is one in every step. Ranks are
+compared over one look, over four and over sixteen: what is slow now and then costs as much as what is slow all the
+time, and shows in the average.
 
 Who is far beyond is no fault of a machine when something else explains it (slowcause.py), when several nodes
 became slow at once, or when all are slower than they were: then something is shared, as storage or a switch.
@@ -17,15 +18,14 @@ from holdfast.api.policy import Policy
 from holdfast.api.telemetry import NodeReport, StepWork
 from holdfast.watchdog.detectors.detector import ROUNDS, Detector, Placed, Reported, RoundInForce, Sample
 from holdfast.watchdog.detectors.exceedances import Exceedances, Mark
-from holdfast.watchdog.detectors.jobpace import JobPace, pace_between
-from holdfast.watchdog.detectors.peers import Compared, Look, Peers, busy_s
+from holdfast.watchdog.detectors.jobpace import JobPace, pace_of
+from holdfast.watchdog.detectors.peers import Compared, Look, Peers, busy_of
 from holdfast.watchdog.detectors.slowfinding import SlowFindings
 
 LOOKS_SETTLING = 3  # of a round: caches fill, kernels are chosen
 SPANS = (1, 4, 16)  # looks
-REPORTED_EVERY_S = 1.0
-SHORT_LOOK_S = 2.5
-LOOK_S_A_RANK = 4e-4
+LOOK_S, LOOK_S_A_RANK = 3.0, 8e-4
+REPORTED_EVERY_S, SHORT_LOOK_S = 1.0, 2.5  # looks while somebody is under suspicion: a step, or so long
 LATE_S, LATE_STEPS = 3.0, 2.0  # ranks that are not heard of are waited for no longer
 NODES_AT_ONCE = 3
 AT_ONCE_LOOKS = 3
@@ -55,10 +55,13 @@ class StragglerDetector(Detector):
             elif self._round.follow(sample):
                 self._begin()
             return ()
-        if sample.report.node in self._watched:
+        if self._watched and sample.report.node in self._watched:
             self._watched[sample.report.node] = sample.report
         taken, target, size = self._taken, self._target, self._world_size
-        for each in self._round.samples_in(sample):
+        samples = self._round.samples_in(sample)
+        if samples and (work := samples[0].work) is not None and work.steps < target:
+            samples = ()  # ranks of a node are at one step, or tell of it a report later
+        for each in samples:
             work = each.work
             if work is not None and work.steps >= target and taken[each.rank] is None:
                 taken[each.rank] = work
@@ -78,7 +81,6 @@ class StragglerDetector(Detector):
         self._target: int = 1  # steps after the first
         self._step_before = 0  # what the script calls the first one
         self._looks = 0
-        self._last: Look | None = None
         self._first_judged = 0
         self._spans = tuple(Peers(self._policy.model_ranks, size, self._wanted, every=every) for every in SPANS)
         self._pace = JobPace()
@@ -91,35 +93,40 @@ class StragglerDetector(Detector):
         """Everybody has told, or is waited for no longer."""
         works, size, missing = self._taken, self._world_size, self._missing
         self._taken, self._missing, self._until = [None] * size, size, float("inf")
-        steps = [each.steps if each is not None else 0 for each in works]
-        wall_s = max(each.wall_s for each in works if each is not None)
+        steps = [0 if each is None else each.steps for each in works]
         newest = max(steps)
-        self._target = newest + self._steps_a_look(wall_s / newest)
+        wall_s = next(each.wall_s for each in works if each is not None and each.steps == newest)
+        step_s = wall_s / newest
+        self._target = newest + self._steps_a_look(LOOK_S, step_s)
         if 2 * missing > size:
             return  # of most nothing is known
         mark = Mark(newest + self._step_before, now)
-        look = Look(mark, works, [busy_s(each) if each else 0.0 for each in works], steps)
+        look = Look(mark, works, busy_of(works), steps)
         self._looks += 1
         if self._looks <= LOOKS_SETTLING:
             return
         self._first_judged = self._first_judged or look.mark.step
+        newest_of: Compared | None = None
         for peers in self._spans:
             if (self._looks - LOOKS_SETTLING - 1) % peers.every == 0:
                 compared = peers.take(look)
+                newest_of = newest_of or compared
                 if compared is not None:
                     yield from self._judge(compared)
-        last, self._last = self._last, look
         is_apart = any(peers.ranks.certain() for peers in self._spans)
-        pace = pace_between(last, look) if last is not None and not is_apart else None
+        pace = pace_of(newest_of) if newest_of is not None and not is_apart else None
         slower = self._pace.take(pace, look.mark) if pace is not None else None
         if slower is not None:
             yield self._findings.of_all(slower, look.mark)
         suspects = [rank for peers in self._spans for rank in peers.ranks.suspected()][:NODES_SENSED]
         nodes = {self._round.subject(rank).node for rank in suspects}
         self._watched = {node: self._watched.get(node) for node in nodes if node is not None}
+        if self._spans[0].ranks.suspects:
+            least_s = SHORT_LOOK_S if step_s < REPORTED_EVERY_S else 0.0
+            self._target = newest + self._steps_a_look(least_s, step_s)
 
-    def _steps_a_look(self, step_s: float) -> int:
-        least_s = max(SHORT_LOOK_S if step_s < REPORTED_EVERY_S else 0.0, self._world_size * LOOK_S_A_RANK)
+    def _steps_a_look(self, least_s: float, step_s: float) -> int:
+        least_s = max(least_s, self._world_size * LOOK_S_A_RANK)
         return max(1, ceil(least_s / step_s)) if step_s > 0.0 else 1
 
     def _judge(self, compared: Compared) -> Iterator[Finding]:
@@ -151,7 +158,7 @@ class StragglerDetector(Detector):
             yield self._findings.of_node(compared, ranks, since[node], is_first=is_first, report=report)
 
     def _is_shared(self, since: Mapping[str, Mark], early: int, a_look: int) -> bool:
-        """Whether it is what these nodes share: one rack, or that all became slow at once, and not from the start."""
+        """Whether it is what these nodes share: one rack, or the moment at which they became slow."""
         steps = [each.step for each in since.values()]
         is_at_once = max(steps) - min(steps) <= AT_ONCE_LOOKS * a_look and max(steps) > early
         return bool(self._rack(since)) or is_at_once
