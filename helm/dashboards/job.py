@@ -246,22 +246,11 @@ STATE = Row(
             width=8,
         ),
         graph(
-            "Waiting for slow ranks",
-            "The share of each step in which all ranks wait for one, or for what all share, since it was found.",
-            Query(
-                expr=f"max by (cause, node, rank) (holdfast_job_slow_rank_ratio{HERE})",
-                legend="{{cause}} {{node}} {{rank}}",
-            ),
-            unit="percentunit",
-            width=12,
-            runbooks=("HoldfastStraggler",),
-        ),
-        graph(
             "Time lost to slow ranks",
             "Of all ranks, so far.",
             Query(expr=f"max(holdfast_job_slowed_rank_seconds_total{HERE})", legend="rank time"),
             unit="s",
-            width=12,
+            runbooks=("HoldfastStraggler",),
         ),
     ),
 )

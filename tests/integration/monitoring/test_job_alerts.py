@@ -35,9 +35,9 @@ def of_job(alert: str, **more: str) -> Expected:
 
 
 def test_a_job_is_slow_and_tells_nonsense(rig: Rig, run: TroubledRun) -> None:
-    """By the run's fault script. A rank counts as slow until its round ends."""
+    """By the run's fault script."""
     told = [of_job(each) for each in ("HoldfastTokensFalling", "HoldfastMfuFalling", "HoldfastLossSpike")]
-    rig.until_fired(*told, of_job("HoldfastStraggler", node=run.node_of(0), rank="0"), within_s=START_S_MAX)
+    rig.until_fired(*told, within_s=START_S_MAX)
     rig.until_over(*told)
 
 
@@ -70,14 +70,13 @@ def test_a_job_meets_a_bad_batch(rig: Rig, run: TroubledRun) -> None:
 
 def test_a_job_hangs(rig: Rig, run: TroubledRun) -> None:
     node = run.node_of(1)
-    slow = of_job("HoldfastStraggler", rank="0")
     stands = of_job("HoldfastJobNotProgressing")
     stalled = of_job("HoldfastJobStalled")
     long = of_job("HoldfastIncidentOpenTooLong", kind="Hang", node=node)
     often = of_job("HoldfastRestartsTooOften")
     run.stop_worker(1)
     rig.until_fired(stalled, stands, long, often, within_s=START_S_MAX)
-    rig.until_over(slow, stalled, stands, long, often, within_s=START_S_MAX)
+    rig.until_over(stalled, stands, long, often, within_s=START_S_MAX)
 
 
 def test_a_job_loses_nodes(rig: Rig, run: TroubledRun) -> None:
@@ -108,8 +107,6 @@ MOVED_BY_FAULTS = (
     "holdfast_job_eviction_budget_used_ratio",
     "holdfast_job_evictions_total",
     "holdfast_job_nonfinite_ranks",
-    "holdfast_job_slow_rank_ratio",
-    "holdfast_job_slowed_rank_seconds_total",
 )
 
 
