@@ -1,7 +1,7 @@
 """The rank that all others wait for, and why it is slow.
 
 Agents report at different moments, so a look takes of each rank its first sample at or after the same step. There
-is one in three seconds, or in a step that is longer; in a large world fewer, so that together they cost about a
+is one in three reports, or in a step that is longer; in a large world fewer, so that together they cost about a
 thousandth of a core. While somebody of a small world is under suspicion there is one in every step. Ranks are
 compared over one look, over four and over sixteen: what is slow now and then costs as much as what is slow all the
 time, and shows in the average.
@@ -24,8 +24,8 @@ from holdfast.watchdog.detectors.slowfinding import SlowFindings
 
 LOOKS_SETTLING = 3  # of a round: caches fill, kernels are chosen
 SPANS = (1, 4, 16)  # looks
-LOOK_S, LOOK_S_A_RANK = 3.0, 8e-4
-REPORTED_EVERY_S, SHORT_LOOK_S = 1.0, 2.5  # looks while somebody is under suspicion: a step, or so long
+LOOK_REPORTS, LOOK_S_A_RANK = 3.0, 1.2e-3
+SHORT_LOOK_REPORTS = 2.5  # while somebody is under suspicion, and a report tells of several steps
 LATE_S, LATE_STEPS = 3.0, 2.0  # ranks that are not heard of are waited for no longer
 NODES_AT_ONCE = 3
 AT_ONCE_LOOKS = 3
@@ -41,6 +41,7 @@ class StragglerDetector(Detector):
 
     def __init__(self, policy: Policy) -> None:
         self._policy, self._wanted = policy, policy.straggler
+        self._report_s = policy.heartbeat_interval_s
         self._round = RoundInForce(policy.job)
         self._findings = SlowFindings(policy, self._round)
         self._rack_of: dict[str, str] = {}
@@ -61,14 +62,16 @@ class StragglerDetector(Detector):
         samples = self._round.samples_in(sample)
         if samples and (work := samples[0].work) is not None and work.steps < target:
             samples = ()  # ranks of a node are at one step, or tell of it a report later
+        missing = self._missing
         for each in samples:
             work = each.work
             if work is not None and work.steps >= target and taken[each.rank] is None:
-                taken[each.rank] = work
-                self._missing -= 1
-                if self._missing == size - 1:
+                if missing == size:
                     self._step_before = (each.step or work.steps) - work.steps
                     self._until = now + max(LATE_S, LATE_STEPS * work.wall_s / work.steps)
+                taken[each.rank] = work
+                missing -= 1
+        self._missing = missing
         if self._missing and now < self._until:
             return ()
         return list(self._look(now)) if self._missing < size else ()
@@ -97,7 +100,7 @@ class StragglerDetector(Detector):
         newest = max(steps)
         wall_s = next(each.wall_s for each in works if each is not None and each.steps == newest)
         step_s = wall_s / newest
-        self._target = newest + self._steps_a_look(LOOK_S, step_s)
+        self._target = newest + self._steps_a_look(LOOK_REPORTS * self._report_s, step_s)
         if 2 * missing > size:
             return  # of most nothing is known
         mark = Mark(newest + self._step_before, now)
@@ -122,7 +125,7 @@ class StragglerDetector(Detector):
         nodes = {self._round.subject(rank).node for rank in suspects}
         self._watched = {node: self._watched.get(node) for node in nodes if node is not None}
         if self._spans[0].ranks.suspects:
-            least_s = SHORT_LOOK_S if step_s < REPORTED_EVERY_S else 0.0
+            least_s = SHORT_LOOK_REPORTS * self._report_s if step_s < self._report_s else 0.0
             self._target = newest + self._steps_a_look(least_s, step_s)
 
     def _steps_a_look(self, least_s: float, step_s: float) -> int:
