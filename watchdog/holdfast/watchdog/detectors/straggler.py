@@ -2,9 +2,9 @@
 
 Agents report at different moments, so a look takes of each rank its first sample at or after the same step. There
 is one in three reports, or in a step that is longer; in a large world fewer, so that together they cost about a
-thousandth of a core. While somebody of a small world is under suspicion there is one in every step. Ranks are
-compared over one look, over four and over sixteen: what is slow now and then costs as much as what is slow all the
-time, and shows in the average.
+thousandth of a core. While somebody is under suspicion who is seldom so by chance, there is one in every step.
+Ranks are compared over one look, over four and over sixteen: what is slow now and then costs as much as what is
+slow all the time, and shows in the average.
 
 Who is far beyond is no fault of a machine when something else explains it (slowcause.py), when several nodes
 became slow at once, or when all are slower than they were: then something is shared, as storage or a switch.
@@ -26,6 +26,7 @@ LOOKS_SETTLING = 3  # of a round: caches fill, kernels are chosen
 SPANS = (1, 4, 16)  # looks
 LOOK_REPORTS, LOOK_S_A_RANK = 3.0, 1.2e-3
 SHORT_LOOK_REPORTS = 2.5  # while somebody is under suspicion, and a report tells of several steps
+BY_CHANCE = 0.5  # of so many in every look that are beyond only by chance, none is looked at more often for it
 LATE_S, LATE_STEPS = 3.0, 2.0  # ranks that are not heard of are waited for no longer
 NODES_AT_ONCE = 3
 AT_ONCE_LOOKS = 3
@@ -124,7 +125,8 @@ class StragglerDetector(Detector):
         suspects = [rank for peers in self._spans for rank in peers.ranks.suspected()][:NODES_SENSED]
         nodes = {self._round.subject(rank).node for rank in suspects}
         self._watched = {node: self._watched.get(node) for node in nodes if node is not None}
-        if self._spans[0].ranks.suspects:
+        test = self._spans[0].ranks
+        if test.suspects and test.rate * self._world_size < BY_CHANCE:
             least_s = SHORT_LOOK_REPORTS * self._report_s if step_s < self._report_s else 0.0
             self._target = newest + self._steps_a_look(least_s, step_s)
 
