@@ -34,7 +34,7 @@ from holdfast.watchdog.detectors.straggler import StragglerDetector
 NAMED = 0.9
 RIGHT = 0.95
 STEPS_TO_NAME = 5.0
-DAY_SIZES = (8, 16, 16, 32)
+DAY_SIZES = (8, 8, 16)
 NODE_SECOND_US = 0.5e6 / 12_500
 COST_RANKS = (512, 4096)
 
