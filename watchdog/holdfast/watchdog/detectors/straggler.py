@@ -48,6 +48,23 @@ class StragglerDetector(Detector):
         self._rack_of: dict[str, str] = {}
         self._begin()
 
+    def _begin(self) -> None:
+        self._world_size = size = self._round.world_size
+        # Of the look to come: what is known by rank, of how many nothing is, until when they are waited for.
+        self._taken: list[StepWork | None] = [None] * size
+        self._missing: int = size
+        self._until: float = float("inf")
+        self._target: int = 1  # steps after the first
+        self._step_before = 0  # what the script calls the first one
+        self._looks = 0
+        self._first_judged = 0
+        self._spans = tuple(Peers(self._policy.model_ranks, size, self._wanted, every=every) for every in SPANS)
+        self._pace = JobPace()
+        self._told: set[int] = set()
+        self._told_places: set[int] = set()
+        self._told_count = 0
+        self._watched: dict[str, NodeReport | None] = {}  # of nodes under suspicion the newest report
+
     def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
         """Keep what a report says of the step that is looked at; look once all have told."""
         if not isinstance(sample, Reported):
@@ -76,22 +93,6 @@ class StragglerDetector(Detector):
         if self._missing and now < self._until:
             return ()
         return list(self._look(now)) if self._missing < size else ()
-
-    def _begin(self) -> None:
-        self._world_size = size = self._round.world_size
-        # Of the look to come: what is known by rank, of how many nothing is, until when they are waited for.
-        self._taken: list[StepWork | None] = [None] * size
-        self._missing, self._until = size, float("inf")
-        self._target: int = 1  # steps after the first
-        self._step_before = 0  # what the script calls the first one
-        self._looks = 0
-        self._first_judged = 0
-        self._spans = tuple(Peers(self._policy.model_ranks, size, self._wanted, every=every) for every in SPANS)
-        self._pace = JobPace()
-        self._told: set[int] = set()
-        self._told_places: set[int] = set()
-        self._told_count = 0
-        self._watched: dict[str, NodeReport | None] = {}  # of nodes under suspicion the newest report
 
     def _look(self, now: float) -> Iterator[Finding]:
         """Everybody has told, or is waited for no longer."""
