@@ -253,8 +253,9 @@ def draw(seed: int, fault: Fault, *, sizes: Sequence[int] = SIZES) -> Job:
     if fault is rack:
         ranks, per_node = max(ranks, 16), max(1, min(8, ranks // 16))
     # A look of the detector takes about so many steps.
-    slack = max(1.0, max(3.0, ranks * 8e-4) / step_s)
-    onset = int(slack * drawn.integers(36, 50))
+    slack = max(1.0, max(3.0, ranks * 1.2e-3) / step_s)
+    # A job is compared with itself, once that is known: after some 50 looks.
+    onset = int(slack * drawn.integers(90, 110) if fault in (storage, network) else slack * drawn.integers(36, 50))
     steps = onset + int(slack * (180 if fault is periodic else 110))
     tells = fault not in NO_WAITING_NEEDED or seed % 4 != 3
     return Job(ranks, per_node, model_ranks, step_s, steps, onset, tells, drawn)

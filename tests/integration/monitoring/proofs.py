@@ -93,7 +93,7 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
 LISTED: Mapping[str, str] = MappingProxyType(
     {
         "HoldfastStraggler": "a rank is found slow after some twenty steps of a second, which would double this run; that"
-        " one is found, with what it costs, is proved by tests/integration/embedded/test_straggler.py",
+        " one is found, with what it costs, is proved by tests/integration/embedded/test_slow_worker.py",
         "HoldfastDetectorFailing": "only an error in Holdfast makes a detector fail; no input is known that does",
     }
 )

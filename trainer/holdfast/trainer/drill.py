@@ -47,9 +47,7 @@ class Drill:
     ) -> tuple[Number | None, Number | None]:
         """A step is complete: what is to be published of it. May take its time, or raise."""
         if (slow := self._due(Ailment.SLOW, step)) is not None:
-            until = time.perf_counter() + slow.seconds
-            while time.perf_counter() < until:  # who sleeps waits, as if for the others
-                pass
+            time.sleep(slow.seconds)
         if self._due(Ailment.BREAK_COLLECTIVE, step) is not None:
             self._break_connections()
         if self._due(Ailment.RAISE, step) is not None:

@@ -43,9 +43,14 @@ class Exceedances:
         self.suspects: dict[int, Suspicion] = {}
         self._looks, self._beyond = LOOKS_BEFORE, BEYOND_BEFORE
 
+    @property
+    def rate(self) -> float:
+        """Of the looks at what is healthy, the share in which it is beyond."""
+        return min(0.5, self._beyond / self._looks)
+
     def take(self, beyond: Iterable[int], looked_at: int, mark: Mark) -> list[int]:
         """One look at so many, of which these are `beyond`; those of them for which it is no chance any more."""
-        rate = min(0.5, self._beyond / self._looks)
+        rate = self.rate
         for_it, against = log(BEYOND_MOSTLY / rate), log((1.0 - BEYOND_MOSTLY) / (1.0 - rate))
         known = self.suspects
         self._looks += looked_at

@@ -124,9 +124,14 @@ def excess(mine: Parts, peers: Parts, beyond_s: float) -> Excess:
     trained_s = max(0.0, peers.busy - peers.data - peers.checkpoint)
     tokens = mine.tokens / peers.tokens if peers.tokens else 1.0
     longest = (mine.longest / peers.longest) ** POWER_OF_LENGTH if peers.longest else 1.0
-    work = min(rest, max(0.0, max(tokens, longest) - 1.0) * trained_s)
     data, checkpoint, collected, delayed, stopped = split
-    return Excess(data, checkpoint, collected, delayed, stopped, work, rest - work)
+    # Who computes longer for having more to do is also longer ready without a processor, and makes more garbage.
+    explained = max(0.0, max(tokens, longest) - 1.0) * trained_s
+    work = min(rest + delayed + collected, explained)
+    of_rest = min(rest, work)
+    of_delayed = min(delayed, work - of_rest)
+    collected -= work - of_rest - of_delayed
+    return Excess(data, checkpoint, collected, delayed - of_delayed, stopped, work, rest - of_rest)
 
 
 def added(each: Sequence[Excess]) -> Excess:

@@ -1,10 +1,10 @@
 """The rank that all others wait for, and why it is slow.
 
 Agents report at different moments, so a look takes of each rank its first sample at or after the same step. There
-is one in three seconds, or in a step that is longer; in a large world fewer, so that together they cost about a
-thousandth of a core. While somebody of a small world is under suspicion there is one in every step. Ranks are
-compared over one look, over four and over sixteen: what is slow now and then costs as much as what is slow all the
-time, and shows in the average.
+is one in three reports, or in a step that is longer; in a large world fewer, so that together they cost about a
+thousandth of a core. While somebody is under suspicion who is seldom so by chance, there is one in every step.
+Ranks are compared over one look, over four and over sixteen: what is slow now and then costs as much as what is
+slow all the time, and shows in the average.
 
 Who is far beyond is no fault of a machine when something else explains it (slowcause.py), when several nodes
 became slow at once, or when all are slower than they were: then something is shared, as storage or a switch.
@@ -24,8 +24,9 @@ from holdfast.watchdog.detectors.slowfinding import SlowFindings
 
 LOOKS_SETTLING = 3  # of a round: caches fill, kernels are chosen
 SPANS = (1, 4, 16)  # looks
-LOOK_S, LOOK_S_A_RANK = 3.0, 8e-4
-REPORTED_EVERY_S, SHORT_LOOK_S = 1.0, 2.5  # looks while somebody is under suspicion: a step, or so long
+LOOK_REPORTS, LOOK_S_A_RANK = 3.0, 1.2e-3
+SHORT_LOOK_REPORTS = 2.5  # while somebody is under suspicion, and a report tells of several steps
+BY_CHANCE = 0.5  # of so many in every look that are beyond only by chance, none is looked at more often for it
 LATE_S, LATE_STEPS = 3.0, 2.0  # ranks that are not heard of are waited for no longer
 NODES_AT_ONCE = 3
 AT_ONCE_LOOKS = 3
@@ -41,10 +42,28 @@ class StragglerDetector(Detector):
 
     def __init__(self, policy: Policy) -> None:
         self._policy, self._wanted = policy, policy.straggler
+        self._report_s = policy.heartbeat_interval_s
         self._round = RoundInForce(policy.job)
         self._findings = SlowFindings(policy, self._round)
         self._rack_of: dict[str, str] = {}
         self._begin()
+
+    def _begin(self) -> None:
+        self._world_size = size = self._round.world_size
+        # Of the look to come: what is known by rank, of how many nothing is, until when they are waited for.
+        self._taken: list[StepWork | None] = [None] * size
+        self._missing: int = size
+        self._until: float = float("inf")
+        self._target: int = 1  # steps after the first
+        self._step_before = 0  # what the script calls the first one
+        self._looks = 0
+        self._first_judged = 0
+        self._spans = tuple(Peers(self._policy.model_ranks, size, self._wanted, every=every) for every in SPANS)
+        self._pace = JobPace()
+        self._told: set[int] = set()
+        self._told_places: set[int] = set()
+        self._told_count = 0
+        self._watched: dict[str, NodeReport | None] = {}  # of nodes under suspicion the newest report
 
     def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
         """Keep what a report says of the step that is looked at; look once all have told."""
@@ -61,33 +80,19 @@ class StragglerDetector(Detector):
         samples = self._round.samples_in(sample)
         if samples and (work := samples[0].work) is not None and work.steps < target:
             samples = ()  # ranks of a node are at one step, or tell of it a report later
+        missing = self._missing
         for each in samples:
             work = each.work
             if work is not None and work.steps >= target and taken[each.rank] is None:
-                taken[each.rank] = work
-                self._missing -= 1
-                if self._missing == size - 1:
+                if missing == size:
                     self._step_before = (each.step or work.steps) - work.steps
                     self._until = now + max(LATE_S, LATE_STEPS * work.wall_s / work.steps)
+                taken[each.rank] = work
+                missing -= 1
+        self._missing = missing
         if self._missing and now < self._until:
             return ()
         return list(self._look(now)) if self._missing < size else ()
-
-    def _begin(self) -> None:
-        self._world_size = size = self._round.world_size
-        # Of the look to come: what is known by rank, of how many nothing is, until when they are waited for.
-        self._taken: list[StepWork | None] = [None] * size
-        self._missing, self._until = size, float("inf")
-        self._target: int = 1  # steps after the first
-        self._step_before = 0  # what the script calls the first one
-        self._looks = 0
-        self._first_judged = 0
-        self._spans = tuple(Peers(self._policy.model_ranks, size, self._wanted, every=every) for every in SPANS)
-        self._pace = JobPace()
-        self._told: set[int] = set()
-        self._told_places: set[int] = set()
-        self._told_count = 0
-        self._watched: dict[str, NodeReport | None] = {}  # of nodes under suspicion the newest report
 
     def _look(self, now: float) -> Iterator[Finding]:
         """Everybody has told, or is waited for no longer."""
@@ -97,7 +102,7 @@ class StragglerDetector(Detector):
         newest = max(steps)
         wall_s = next(each.wall_s for each in works if each is not None and each.steps == newest)
         step_s = wall_s / newest
-        self._target = newest + self._steps_a_look(LOOK_S, step_s)
+        self._target = newest + self._steps_a_look(LOOK_REPORTS * self._report_s, step_s)
         if 2 * missing > size:
             return  # of most nothing is known
         mark = Mark(newest + self._step_before, now)
@@ -121,8 +126,9 @@ class StragglerDetector(Detector):
         suspects = [rank for peers in self._spans for rank in peers.ranks.suspected()][:NODES_SENSED]
         nodes = {self._round.subject(rank).node for rank in suspects}
         self._watched = {node: self._watched.get(node) for node in nodes if node is not None}
-        if self._spans[0].ranks.suspects:
-            least_s = SHORT_LOOK_S if step_s < REPORTED_EVERY_S else 0.0
+        test = self._spans[0].ranks
+        if test.suspects and test.rate * self._world_size < BY_CHANCE:
+            least_s = SHORT_LOOK_REPORTS * self._report_s if step_s < self._report_s else 0.0
             self._target = newest + self._steps_a_look(least_s, step_s)
 
     def _steps_a_look(self, least_s: float, step_s: float) -> int:
