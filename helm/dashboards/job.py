@@ -245,6 +245,13 @@ STATE = Row(
             unit="none",
             width=8,
         ),
+        graph(
+            "Time lost to slow ranks",
+            "Of all ranks, so far.",
+            Query(expr=f"max(holdfast_job_slowed_rank_seconds_total{HERE})", legend="rank time"),
+            unit="s",
+            runbooks=("HoldfastStraggler",),
+        ),
     ),
 )
 

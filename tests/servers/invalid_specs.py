@@ -266,9 +266,9 @@ READING = (
         ),
     ),
     Invalid(
-        "what is to be done about stragglers, which is not built yet",
-        "faultPolicy: {straggler: {action: Report}}",
-        _refused("spec.faultPolicy.straggler", "{'action': 'Report'}", "not built yet; remove it"),
+        "a restart of a slow rank",
+        "faultPolicy: {straggler: {action: Restart}}",
+        _refused("spec.faultPolicy.straggler.action", "'Restart'", "write one of: 'Report', 'Swap' or 'Evict'"),
     ),
     Invalid(
         "fewer than no restarts",

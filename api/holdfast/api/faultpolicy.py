@@ -11,8 +11,18 @@ from pydantic import Field, model_validator
 
 from holdfast.api.bounds import COUNT_MAX, STEPS_MAX
 from holdfast.api.condition import ConditionKind
-from holdfast.api.policy import FaultAction, NoticeAction, XidAction
-from holdfast.api.quantity import Duration, Percent, Share, StepCount, Steps, Timeout, format_duration
+from holdfast.api.policy import FaultAction, NoticeAction, SlowAction, XidAction
+from holdfast.api.quantity import (
+    Duration,
+    Excess,
+    Percent,
+    Share,
+    StepCount,
+    Steps,
+    Sustained,
+    Timeout,
+    format_duration,
+)
 from holdfast.api.section import Section, contradiction
 
 
@@ -96,6 +106,18 @@ class Loss(Section):
         return self
 
 
+class Straggler(Section):
+    """When a rank that all others wait for counts as slow, and what may be done about its node."""
+
+    slower_than: Excess = None
+    """auto: beyond the job's own noise, and 5% of a step at least."""
+    sustained: Sustained = None
+    """For so many steps it has to be slow. auto: until it cannot be chance."""
+    action: SlowAction = SlowAction.REPORT
+    """How far it may go for a node that is slow. Swap: a spare takes its ranks, once. Evict: and the node leaves,
+    if they are not slow elsewhere."""
+
+
 class Preemption(Section):
     """What is done about spot notices."""
 
@@ -130,8 +152,6 @@ class Restarts(Section):
 class FaultPolicy(Section):
     """All of it."""
 
-    not_built = ("straggler",)
-
     heartbeat: Heartbeat = Heartbeat()
     """How a launcher shows that it lives."""
     hang: Hang = Hang()
@@ -146,6 +166,8 @@ class FaultPolicy(Section):
     """How silent corruption is looked for."""
     loss: Loss | None = None
     """When the job goes back for its loss. Without: never."""
+    straggler: Straggler = Straggler()
+    """When a rank is slow."""
     preemption: Preemption = Preemption()
     """What is done about spot notices."""
     budget: Budget = Budget()

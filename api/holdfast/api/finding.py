@@ -28,6 +28,7 @@ class FindingKind(StrEnum):
     SELF_TEST = "SelfTest"
     NON_FINITE = "NonFinite"  # a loss or gradient norm that is NaN or infinite
     DIVERGENCE = "Divergence"  # a loss that rose and stays, of most ranks or of one
+    STRAGGLER = "Straggler"  # all wait for a rank, or for what all share; `slow` says why, and what it costs
     CORRUPTION = "Corruption"  # replicas differ, a device computes wrong, or memory does not keep what is in it
     CRASH_LOOP = "CrashLoop"
 
@@ -49,6 +50,24 @@ class ProvedBy(StrEnum):
 
     REPLICAS = "replicas"  # all ranks that must hold equal parameters did: whatever differed would have shown
     DEVICES = "devices"  # nobody holds the same; all devices answered right, no memory was seen to change
+
+
+class SlowCause(StrEnum):
+    """What makes a rank slow. Another machine may mend MACHINE and SOFTWARE, and none of the others."""
+
+    MACHINE = "Machine"  # its own computing takes longer than its peers': clocks, heat, a PCIe link
+    DATA = "Data"  # it waits for its own data loader
+    SHAPE = "Shape"  # it has more to do: longer sequences, more tokens, the last stage of a pipeline
+    SOFTWARE = "Software"  # garbage collection, its checkpoints, a noisy neighbour on the host, a stopped process
+    EVERYBODY = "Everybody"  # all are slower than they were: storage, network
+
+
+class Slowness(msgspec.Struct, frozen=True):
+    """What a STRAGGLER costs: without it a step, which takes `step_s` seconds now, would take `excess_s` less."""
+
+    cause: SlowCause
+    step_s: float
+    excess_s: float
 
 
 class Subject(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -86,7 +105,8 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     MEMBER_LOST whose subject is nobody, `also` are members that were lost at once, for a reason they share. Of a
     CORRUPTION, `step` is where replicas differed and `agreed_step` the last one before at which all were equal
     (None: none). Of a NON_FINITE, `step` is the first such step, and `skipped` says that all ranks left it out. Of
-    a DIVERGENCE, `step` is the first that may have been too high.
+    a DIVERGENCE, `step` is the first that may have been too high. Of a STRAGGLER, `slow` says what makes it slow,
+    and `step` is the newest one looked at; it `asks` to be told only (WATCH), or leaves it to the ladder (None).
     `alike` is set when the script failed in a way that another try will not mend, as every rank of the round does
     in one way: it names that way, the same for the same failure in the next round. Of a MEMBER_LOST, `innocent`
     says that the node had no part in it. `own_rule` says that only the job's own spec asks for what is done, and
@@ -111,3 +131,4 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     alike: str = ""
     innocent: bool = False
     own_rule: bool = False
+    slow: Slowness | None = None

@@ -43,6 +43,21 @@ class Moment(msgspec.Struct, frozen=True):
     what: str
 
 
+class Slowed(msgspec.Struct, frozen=True):
+    """What slow ranks cost so far: in `steps` steps all ranks waited for them, `excess_s` seconds in each. That is
+    `rank_s` seconds of one rank. While it lasts it is told anew each time it has doubled.
+    """
+
+    excess_s: float
+    steps: int
+    rank_s: float
+
+    @property
+    def rank_hours(self) -> float:
+        """GPU-hours, where each rank has a GPU."""
+        return self.rank_s / 3600.0
+
+
 class Incident(msgspec.Struct, frozen=True, omit_defaults=True):
     """One fault. Times are seconds on the watchdog's clock.
 
@@ -50,7 +65,7 @@ class Incident(msgspec.Struct, frozen=True, omit_defaults=True):
     rank of the new round had completed a new step; of a script that publishes no steps it stays empty.
     `lost_steps` counts steps that were completed before the fault and had to be trained again. `innocent` says
     that the culprit's node had no part in it: somebody, or its own limit, ended the pod. `own_rule` says that only
-    the job's own spec makes a fault of it.
+    the job's own spec makes a fault of it. `slowed` is what a STRAGGLER costs, also when the incident is over.
     """
 
     id: str
@@ -73,6 +88,7 @@ class Incident(msgspec.Struct, frozen=True, omit_defaults=True):
     note: str = ""  # what was changed about the first judgement later (exoneration, joined evidence)
     innocent: bool = False
     own_rule: bool = False
+    slowed: Slowed | None = None
 
     @property
     def blamed(self) -> str:

@@ -37,6 +37,7 @@ class RecordedIncident(WrittenFreely, frozen=True, gc=False):
     action: str = ""
     state: str = ""
     time_to_recover_seconds: float | None = None
+    slowed_rank_hours: float | None = None
 
 
 class MembersStatus(Written, frozen=True):

@@ -58,6 +58,14 @@ class FaultAction(StrEnum):
     EVICT = "Evict"
 
 
+class SlowAction(StrEnum):
+    """How far it may go for a node that makes all others wait. Each includes those before it."""
+
+    REPORT = "Report"  # it is told, and the node is tested in the next gap between rounds
+    SWAP = "Swap"  # a spare takes its ranks, once; the node stays, as the last to be given ranks
+    EVICT = "Evict"  # and leaves the job, if its ranks are not slow elsewhere
+
+
 class NoticeAction(StrEnum):
     """What is done about a node that is about to be taken away."""
 
@@ -106,6 +114,16 @@ class LossPolicy(msgspec.Struct, frozen=True):
     skip_batches: Whole = 0
     learning_rate_steps: Annotated[int, msgspec.Meta(ge=1, le=WHOLE_MAX)] | None = None
     spikes: SpikeLimits | None = None
+
+
+class StragglerPolicy(msgspec.Struct, frozen=True):
+    """When a rank is too slow: its step is `slower_than` longer than its peers' (a ratio: 0.15 is 15 %), for
+    `sustained` steps. None: as the job's own noise allows.
+    """
+
+    slower_than: Figure | None = None
+    sustained: Annotated[int, msgspec.Meta(ge=1, le=WHOLE_MAX)] | None = None
+    action: SlowAction = SlowAction.REPORT
 
 
 class MemoryPolicy(msgspec.Struct, frozen=True):
@@ -190,6 +208,7 @@ class Policy(msgspec.Struct, frozen=True):
     cordon_on: CordonOn = CordonOn.ANYTHING
     cluster_xid_actions: Annotated[dict[Code, XidAction], Many] = {}
     loss: LossPolicy | None = None
+    straggler: StragglerPolicy = StragglerPolicy()
 
     def world_sizes_allow(self, members: int) -> bool:
         """Whether `members` nodes make a legal world: within the range, and whole model replicas."""

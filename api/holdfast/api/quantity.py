@@ -24,6 +24,8 @@ DURATION_FIX = "write a number with a unit, such as 500ms, 10s, 5m or 24h"
 STEPS_FIX = "write a whole number above zero and the word steps, such as 50steps"
 PERCENT_FIX = "write a percentage from 0% to 100%, such as 15%"
 INTERVAL_FIX = "write auto, a duration such as 10m, or a number of steps such as 500steps"
+EXCESS_FIX = "write auto or a percentage from 0% to 100%, such as 15%"
+SUSTAINED_FIX = "write auto, or a whole number above zero and the word steps, such as 50steps"
 TIMEOUT_FIX = "write auto or a duration such as 10m"
 
 
@@ -123,6 +125,22 @@ def _validate_timeout(value: object) -> timedelta | None:
     raise _refusal(TIMEOUT_FIX)
 
 
+def _validate_excess(value: object) -> Percent | None:
+    if value is None or value == "auto":
+        return None
+    if isinstance(value, Percent) or (isinstance(value, str) and parse_percent(value)):
+        return _validate_percent(value)
+    raise _refusal(EXCESS_FIX)
+
+
+def _validate_sustained(value: object) -> Steps | None:
+    if value is None or value == "auto":
+        return None
+    if isinstance(value, Steps) or (isinstance(value, str) and parse_steps(value)):
+        return _validate_steps(value)
+    raise _refusal(SUSTAINED_FIX)
+
+
 def _format(value: timedelta | Steps | Percent | None) -> str:
     if value is None:
         return "auto"
@@ -151,6 +169,18 @@ StepCount = Annotated[
 ]
 Share = Annotated[
     Percent, PlainValidator(_validate_percent), _WRITTEN, _schema(r"[0-9.]+%", "a percentage such as 15%")
+]
+Excess = Annotated[
+    Percent | None,
+    PlainValidator(_validate_excess),
+    _WRITTEN,
+    _schema(r"(auto|[0-9.]+%)", "auto or a percentage such as 15%"),
+]
+Sustained = Annotated[
+    Steps | None,
+    PlainValidator(_validate_sustained),
+    _WRITTEN,
+    _schema(r"(auto|[0-9]{1,12}steps?)", "auto or a number of steps such as 50steps"),
 ]
 Interval = Annotated[
     timedelta | Steps | None,

@@ -42,6 +42,7 @@ from holdfast.api.policy import (
     Policy,
     RestartBudget,
     SpikeLimits,
+    StragglerPolicy,
     ThermalPolicy,
 )
 from holdfast.api.quantity import Duration, Interval, Steps
@@ -341,6 +342,11 @@ def policy_of(job: TrainingJob) -> Policy:
             action=faults.corruption.action,
         ),
         loss=_loss(faults.loss) if faults.loss else None,
+        straggler=StragglerPolicy(
+            slower_than=faults.straggler.slower_than.ratio if faults.straggler.slower_than else None,
+            sustained=faults.straggler.sustained.count if faults.straggler.sustained else None,
+            action=faults.straggler.action,
+        ),
         notices=_notice_action(faults.preemption),
         gpu_hour=GpuHour(spec.cost.gpu_hour, spec.cost.currency) if spec.cost else None,
         flops=_flops(spec.utilization) if spec.utilization else None,

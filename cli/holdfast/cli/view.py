@@ -339,7 +339,7 @@ def rung_text(incident: Incident) -> str:
 
 def incidents_text(incidents: Sequence[Incident]) -> str:
     """One line per incident, oldest first."""
-    rows = [_incident_row(each, in_one_line(each.cause)) for each in incidents]
+    rows = [_incident_row(each, _cause_in_one_line(each)) for each in incidents]
     return table(INCIDENT_HEADERS, rows) if rows else "no incident"
 
 
@@ -348,8 +348,18 @@ def incidents_wide_text(incidents: Sequence[Incident]) -> str:
     rows = []
     for each in incidents:
         rounds = f"{number(each.round)} to {number(each.recovered_round)}"
-        rows.append((*_incident_row(each, " ".join(each.cause.split())), rounds))
+        rows.append((*_incident_row(each, " ".join(f"{each.cause}{_slowed(each)}".split())), rounds))
     return table((*INCIDENT_HEADERS, "ROUND"), rows) if rows else "no incident"
+
+
+def _cause_in_one_line(incident: Incident) -> str:
+    """What slowness costs is not cut off."""
+    cost = _slowed(incident)
+    return in_one_line(incident.cause, CAUSE_WIDTH - len(cost)) + cost
+
+
+def _slowed(incident: Incident) -> str:
+    return "" if incident.slowed is None else f", {incident.slowed.rank_hours:.3g} rank-hours"
 
 
 def _incident_row(incident: Incident, cause: str) -> tuple[str, ...]:
@@ -372,7 +382,10 @@ def recorded_incidents_text(incidents: Sequence[Mapping[str, object]]) -> str:
     for incident in incidents:
         told = {name: UNKNOWN if value in (None, "") else str(value) for name, value in incident.items()}
         named = (told.get(name, UNKNOWN) for name in ("id", "kind", "culprit"))
-        long = (in_one_line(told.get(name, UNKNOWN)) for name in ("cause", "action"))
+        hours = incident.get("slowedRankHours")
+        cost = f", {hours:.3g} rank-hours" if isinstance(hours, int | float) else ""
+        cause, action = told.get("cause", UNKNOWN), told.get("action", UNKNOWN)
+        long = (in_one_line(cause, CAUSE_WIDTH - len(cost)) + cost, in_one_line(action))
         recovered = incident.get("timeToRecoverSeconds")
         recovered_s = float(recovered) if isinstance(recovered, int | float) else None
         rows.append((*named, *long, seconds(recovered_s), told.get("state", UNKNOWN)))
@@ -399,7 +412,7 @@ def story(incident: Incident) -> str:
     told |= {"error": incident.error.splitlines(), "note": incident.note.splitlines()}
     parts = [
         f"{incident.id}: {incident.kind} of {whose} in {incident.job}",
-        f"It {state}. {_cost(incident)}",
+        f"It {state}. {_cost(incident)}{_cost_of_slowness(incident)}",
         f"cause       {incident.cause}\nconfidence  {_confidence(incident)}",
         *("\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in told.items() if lines),
     ]
@@ -418,6 +431,16 @@ def _confidence(incident: Incident) -> str:
     if incident.culprit.node is None:
         return f"{incident.confidence}: nobody can be named"
     return f"{incident.confidence}: {incident.culprit} is concerned, and nobody is proved to be the culprit"
+
+
+def _cost_of_slowness(incident: Incident) -> str:
+    """In hours of one rank, which are GPU-hours where each has a GPU."""
+    if (slowed := incident.slowed) is None:
+        return ""
+    return (
+        f" So far all ranks waited {seconds(slowed.excess_s)} in each of {slowed.steps} steps: "
+        f"{slowed.rank_hours:.3g} rank-hours (GPU-hours, where each rank has a GPU)."
+    )
 
 
 def _cost(incident: Incident) -> str:

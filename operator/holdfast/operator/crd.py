@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 import yaml
 
-from holdfast.api.faultpolicy import FaultPolicy
 from holdfast.api.interventionspec import InterventionSpec, InterventionStatus
 from holdfast.api.jobstatus import TrainingJobStatus
 from holdfast.api.metadata import API_VERSION
@@ -143,7 +142,6 @@ def definitions() -> dict[str, Schema]:
     spec["required"] = [*spec["required"], "template"]
     spec[RULES] = [*JOB_RULES, *_refusals(JobSpec)]
     spec["properties"]["nodes"][RULES] = list(NODES_RULES)
-    spec["properties"]["faultPolicy"][RULES] = _refusals(FaultPolicy)
     status["properties"]["conditions"] |= {
         "items": CONDITION,
         "x-kubernetes-list-type": "map",

@@ -204,6 +204,10 @@ def of_jobs() -> Iterator[Trial]:
     yield about_job(
         "HoldfastLossSpike", job(name) | of_job(name, "holdfast_job_loss", gauge(2, 9), stat="median"), at=24
     )
+    name = "a/HoldfastStraggler"
+    slow = {"cause": "Machine", "node": "sick", "rank": "12"}
+    share = f"_x{2 * WELL_MIN} 0.23x{2 * SICK_MIN - 1} _x{2 * AFTER_MIN}"
+    yield about_job("HoldfastStraggler", of_job(name, "holdfast_job_slow_rank_ratio", share, **slow), **slow)
     ranks = f"8x{2 * END_MIN}"
     name = "a/HoldfastTokensFalling"
     yield about_job("HoldfastTokensFalling", job(name) | speed(name, gauge(1e5, 7e4), ranks))

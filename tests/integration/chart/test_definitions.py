@@ -78,7 +78,7 @@ def test_what_the_server_fills_in_is_what_the_types_have(jobs: str, cluster: Api
         ({"startup": {"preflight": "heavy"}}, "spec.startup.preflight"),
         ({"faultPolicy": {"xid": {"79": "Kill"}}}, "spec.faultPolicy.xid.79"),
         ({"faultPolicy": {"loss": {"learningRateScale": 2}}}, "spec.faultPolicy.loss.learningRateScale"),
-        ({"faultPolicy": {"straggler": {"action": "Report"}}}, "spec.faultPolicy.straggler"),
+        ({"faultPolicy": {"straggler": {"action": "Restart"}}}, "spec.faultPolicy.straggler.action"),
         ({"cost": {"currency": "USD"}}, "spec.cost.gpuHour"),
         (
             {"utilization": {"gigaflopsPerToken": 42, "peakTeraflopsPerGpu": 0}},

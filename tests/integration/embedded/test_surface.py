@@ -164,9 +164,11 @@ class Surface:
 
 READS = ("status", "ranks", "nodes", "incidents", "journal", "replay")
 FORMS = ("table", "wide", "json", "yaml", "name")
-# Only while an incident is open, of a node that all jobs are kept away from, and of a Redis with replicas.
+# Only while an incident is open or a rank is slow, of a node that all jobs are kept away from, and of a Redis with
+# replicas.
 ELSEWHERE = {
     "holdfast_job_incident_age_seconds",
+    "holdfast_job_slow_rank_ratio",
     "holdfast_fleet_node_quarantined",
     "holdfast_watchdog_store_replicas",
 }
@@ -178,6 +180,7 @@ ONLY_ZERO = {
     "holdfast_job_lost_steps_total",
     "holdfast_job_nonfinite_ranks",
     "holdfast_job_self_tests_total",
+    "holdfast_job_slowed_rank_seconds_total",
     "holdfast_watchdog_bad_messages_total",
     "holdfast_watchdog_dropped_strangers_total",
     "holdfast_watchdog_duplicate_messages_total",

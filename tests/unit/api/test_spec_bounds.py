@@ -11,7 +11,7 @@ from holdfast.api.trainingjob import JobSpec, read_trainingjob
 from holdfast.operator.crdschema import Half, structural
 
 # The pod template is the API server's to check, and reserved fields may hold nothing at all.
-OPEN = {"JobSpec.template", "JobSpec.reporting", "JobSpec.faultPolicy.straggler"}
+OPEN = {"JobSpec.template", "JobSpec.reporting"}
 
 
 def unbounded(schema: dict[str, Any], path: str) -> Iterator[str]:

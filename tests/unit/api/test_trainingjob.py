@@ -286,8 +286,18 @@ BAD_SPECS: list[tuple[dict[str, Any], str]] = [
         "spec.faultPolicy.loss.learningRateScale: 2 is not accepted; write a number of at most 1",
     ),
     (
-        {"faultPolicy": {"straggler": {"slowerThan": "15%"}}},
-        "spec.faultPolicy.straggler: {'slowerThan': '15%'} is not accepted; not built yet; remove it",
+        {"faultPolicy": {"straggler": {"slowerThan": 15}}},
+        "spec.faultPolicy.straggler.slowerThan: 15 is not accepted; "
+        "write auto or a percentage from 0% to 100%, such as 15%",
+    ),
+    (
+        {"faultPolicy": {"straggler": {"sustained": "5m"}}},
+        "spec.faultPolicy.straggler.sustained: '5m' is not accepted; "
+        "write auto, or a whole number above zero and the word steps, such as 50steps",
+    ),
+    (
+        {"faultPolicy": {"straggler": {"action": "Restart"}}},
+        "spec.faultPolicy.straggler.action: 'Restart' is not accepted; write one of: 'Report', 'Swap' or 'Evict'",
     ),
     (
         {"faultPolicy": {"thermal": {"slowdownMarginC": float("nan")}}},

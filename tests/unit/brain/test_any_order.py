@@ -29,10 +29,10 @@ from holdfast.api.event import (
     RoundProgressed,
     WatchdogStarted,
 )
-from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
+from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, SlowCause, Slowness, Subject
 from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.plan import NodeState, PodState
-from holdfast.api.policy import XidAction
+from holdfast.api.policy import SlowAction, StragglerPolicy, XidAction
 from holdfast.api.selftest import CheckResult, TestLevel, Verdict
 from holdfast.watchdog.brain import advance, initial, next_wakeup
 from holdfast.watchdog.brain.roster import MemberState
@@ -52,6 +52,7 @@ class Chance:
             "nodes_max": self.nodes,
             "spares": self.draw.randint(0, 2),
             "preflight": self.draw.choice([None, *TestLevel]),
+            "straggler": StragglerPolicy(action=self.draw.choice(list(SlowAction))),
         }
 
     def event(self, state: JobState, now: float) -> Event:
@@ -141,6 +142,7 @@ class Chance:
             asks=self.draw.choice(list(XidAction)),
             step=100,
             agreed_step=self.draw.choice([None, 40]),
+            slow=Slowness(self.draw.choice(list(SlowCause)), 1.0, 0.3) if kind is FindingKind.STRAGGLER else None,
         )
         return FindingMade(finding)
 

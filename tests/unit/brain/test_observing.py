@@ -17,7 +17,7 @@ from holdfast.api.event import (
     PodChanged,
     ReplicasAgreed,
 )
-from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
+from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, SlowCause, Slowness, Subject
 from holdfast.api.incident import Incident, IncidentState, Rung
 from holdfast.api.intervention import InterventionAction, InterventionState
 from holdfast.api.plan import NodeState, PodState
@@ -120,6 +120,16 @@ GOES_ON: dict[str, tuple[Fault, str, Rung]] = {
         "would: evict node node-2",
         Rung.REWIND,
     ),
+    "slow node": (
+        finding(FindingKind.STRAGGLER, "slow", slow=Slowness(SlowCause.MACHINE, 1.0, 0.3)),
+        "would: test the devices of node-2",
+        Rung.SWAP,
+    ),
+    "slow data": (
+        finding(FindingKind.STRAGGLER, "slow", slow=Slowness(SlowCause.DATA, 1.0, 0.3), asks=WATCH),
+        "would: report it",
+        Rung.SKIP_STEP,
+    ),
     "loss that is no number": (
         finding(FindingKind.NON_FINITE, "loss not finite", step=45),
         "would: new round: 3 members",
@@ -129,6 +139,11 @@ GOES_ON: dict[str, tuple[Fault, str, Rung]] = {
         finding(FindingKind.DIVERGENCE, "the loss rose and stays", step=45),
         "would: new round: 3 members",
         Rung.REWIND,
+    ),
+    "slow rank": (
+        finding(FindingKind.STRAGGLER, "slow: data", asks=WATCH),
+        "would: report it",
+        Rung.SKIP_STEP,
     ),
     "failed self-test": (failed_test, "would: evict node node-4", Rung.SWAP),
     "spot notice": (

@@ -247,7 +247,7 @@ def test_every_verb_is_described() -> None:
 
 def test_every_kind_of_finding_has_a_verb_that_leads_to_it() -> None:
     # What is stored is nothing that a drill may harm; a spike that lasts is a divergence only where the spec asks.
-    of_no_verb = {FindingKind.NOTHING_TO_RESTORE, FindingKind.DIVERGENCE}
+    of_no_verb = {FindingKind.NOTHING_TO_RESTORE, FindingKind.DIVERGENCE, FindingKind.STRAGGLER}
     assert {kind for deed in Deed for kind in deed.seen_as} | of_no_verb == set(FindingKind)
 
 

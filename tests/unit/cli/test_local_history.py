@@ -216,3 +216,5 @@ def test_a_recorded_incident_of_another_version_is_shown_as_far_as_it_is_known()
     assert recorded_incidents_text([known]).splitlines()[1].split() == [
         *("inc-1", "Hang", "?", "?", "?", "2.5", "s", "Recovered")
     ]
+    slow = {"id": "inc-2", "kind": "Straggler", "cause": "slow", "slowedRankHours": 12.34}
+    assert "slow, 12.3 rank-hours" in recorded_incidents_text([slow])

@@ -8,8 +8,8 @@ from golden import assert_golden
 from rich.console import Console
 from wireobjects import a_rank, a_status, an_incident
 
-from holdfast.api.finding import Confidence, Subject
-from holdfast.api.incident import IncidentState
+from holdfast.api.finding import Confidence, FindingKind, Subject
+from holdfast.api.incident import IncidentState, Slowed
 from holdfast.api.selftest import TestLevel
 from holdfast.api.status import JobPhase, JobStatus, Membership, PendingTest, RankStatus, reading
 from holdfast.api.telemetry import ProcessState
@@ -23,6 +23,17 @@ OPEN = an_incident(id="incident-2", state=IncidentState.OPEN, recovered_at=None,
 TIE = an_incident(culprit=Subject(job="a/b", node="node-1"), confidence=Confidence.UNKNOWN)
 POD = an_incident(culprit=Subject(job="a/b", node="node-1", member="gpt-0"), innocent=True)
 REPORT = an_incident(actions=(), recovered_round=None, lost_steps=None)
+SLOW = an_incident(
+    kind=FindingKind.STRAGGLER,
+    cause="slow: Machine",
+    actions=(),
+    recovered_round=None,
+    recovered_at=None,
+    lost_steps=None,
+    error="",
+    note="the slowness stayed with node node-2: rank 1 was not slow elsewhere for 120 steps",
+    slowed=Slowed(0.3, 1_000, 2_400_000.0),
+)
 SPARE = an_incident(recovered_round=None, recovered_at=100.004, lost_steps=None)
 
 
@@ -82,6 +93,7 @@ def test_incidents_are_aligned_one_a_line() -> None:
         "one healed, one open": [an_incident(), OPEN],
         "one of several who differ is not called the culprit": [TIE],
         "a pod that somebody ended is named and not its node": [POD],
+        "what slowness costs is not cut off": [SLOW, msgspec.structs.replace(SLOW, cause="a long cause " * 4)],
         "none": [],
     }
     assert_golden("incidents", {case: incidents_text(each) for case, each in cases.items()})
@@ -99,6 +111,7 @@ def test_a_story_tells_what_is_known_and_claims_nothing_else() -> None:
         "a pod that somebody ended is named and not its node": POD,
         "what was only reported did not recover and cost nothing": REPORT,
         "a node that left before it had ranks cost no step": SPARE,
+        "what all waited for tells what that costs": SLOW,
     }
     assert_golden("story", {case: story(each) for case, each in cases.items()})
 

@@ -19,6 +19,7 @@ from holdfast.watchdog.detectors.non_finite import NonFiniteDetector
 from holdfast.watchdog.detectors.preemption import PreemptionDetector
 from holdfast.watchdog.detectors.process_exit import ProcessExitDetector
 from holdfast.watchdog.detectors.replica_vote import ReplicaVoteDetector
+from holdfast.watchdog.detectors.straggler import StragglerDetector
 from holdfast.watchdog.detectors.thermal import ThermalDetector
 from holdfast.watchdog.detectors.user_code import EarlyExitDetector
 
@@ -40,6 +41,7 @@ def test_there_is_one_detector_of_each_class() -> None:
             ReplicaVoteDetector,
             NonFiniteDetector,
             DivergenceDetector,
+            StragglerDetector,
             DeviceVoteDetector,
             MemberLostDetector,
             EarlyExitDetector,

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.api.event import FindingMade, MemberTested, ReplicasAgreed
 from holdfast.api.exposition import Page, Style
-from holdfast.api.finding import Confidence, Finding, FindingKind, ProvedBy, Subject
+from holdfast.api.finding import Confidence, Finding, FindingKind, ProvedBy, SlowCause, Slowness, Subject
 from holdfast.api.incident import Incident, IncidentState, Moment
 from holdfast.api.metric import MetricKind
 from holdfast.api.plan import NodeOrder
@@ -18,7 +18,7 @@ from holdfast.api.status import Checkpoint, JobPhase
 from holdfast.watchdog.brain.incidents import paging
 from holdfast.watchdog.brain.ledger import Ledger
 from holdfast.watchdog.brain.roster import Member, MemberState, Roster
-from holdfast.watchdog.brain.state import JobState
+from holdfast.watchdog.brain.state import JobState, SlowRanks
 from holdfast.watchdog.brain.step import IncidentClosed, IncidentOpened, IncidentUpdated
 from holdfast.watchdog.metrics.counts import JobCounts
 from holdfast.watchdog.metrics.job import (
@@ -276,6 +276,36 @@ def test_mfu_of_palm_is_what_its_authors_found() -> None:
 )
 def test_without_one_of_its_facts_there_is_no_mfu(missing: dict[str, Any]) -> None:
     assert utilization(**missing) == []
+
+
+def test_a_slow_rank_is_shown_with_its_cause_while_its_round_trains() -> None:
+    round_ = Round(
+        JOB, 3, (MemberRanks("m", "n1", 0, 2),), Endpoint("127.0.0.1", 1), Restore(), Entry.REENTER, "", ()
+    )
+    one = SlowRanks(
+        "inc-0001",
+        Slowness(SlowCause.MACHINE, 2.0, 0.5),
+        "n1",
+        (1,),
+        2,
+        9.0,
+        100.0,
+        movable=True,
+        round=3,
+        since_step=10,
+    )
+    all_ = msgspec.structs.replace(one, slow=Slowness(SlowCause.EVERYBODY, 2.0, 1.0), node=None, ranks=())
+    before = msgspec.structs.replace(one, round=2)
+    known = state(
+        phase=JobPhase.RUNNING, round=round_, desired=round_, slow=(one, all_, before), slowed_rank_s=36.0
+    )
+    assert lines(faults(known), "holdfast_job_slow_rank_ratio") == [
+        '{cause="Machine",node="n1",rank="1"} 0.25',
+        '{cause="Everybody",node="",rank=""} 0.5',
+    ]
+    assert lines(faults(known), "holdfast_job_slowed_rank_seconds_total") == ["{} 36.0"]
+    paused = msgspec.structs.replace(known, phase=JobPhase.SUSPENDED)
+    assert lines(faults(paused), "holdfast_job_slow_rank_ratio") == []
 
 
 def finding(kind: FindingKind, cause: str = "cause") -> FindingMade:

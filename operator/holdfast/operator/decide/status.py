@@ -131,6 +131,7 @@ def _from_watchdog(ctx: Context, report: JobReport) -> TrainingJobStatus:
             action=each.actions[-1].does[:TEXT_LENGTH_MAX] if each.actions else "",
             state=each.state.value,
             time_to_recover_seconds=None if (took_s := each.time_to_recover_s) is None else round(took_s, 3),
+            slowed_rank_hours=None if each.slowed is None else round(each.slowed.rank_hours, 3),
         )
         for each in report.incidents[:INCIDENTS_SHOWN]
     )

@@ -59,6 +59,12 @@ def expect(state: JobState, departure: Departure) -> Step:
     )
 
 
+def without_slow(state: JobState, nodes: Container[str]) -> tuple[Departure, ...]:
+    """The departures without those of these nodes for being slow."""
+    is_off = (each.cause is DepartureCause.SLOW and each.node in nodes for each in state.departures)
+    return tuple(each for each, off in zip(state.departures, is_off, strict=True) if not off)
+
+
 def next_departure(state: JobState) -> float | None:
     """When waiting ends: for a checkpoint, or for somebody to take ranks over."""
     if state.saving is not None and state.saving.saved is None:

@@ -56,6 +56,7 @@ from holdfast.watchdog.brain.selftests import (
 )
 from holdfast.watchdog.brain.state import JobState, Recovery, Suspicion, WentBack
 from holdfast.watchdog.brain.step import Dismiss, Effect, Notify, Pardon, Reason, Show, Step, changed, ignore, stay
+from holdfast.watchdog.brain.stragglers import suspected
 from holdfast.watchdog.wording import in_words
 
 # Of members that are suspect while the job waits; the full test would keep everybody waiting for ten minutes.
@@ -185,6 +186,8 @@ def heal(state: JobState, finding: Finding, now: float) -> Step:
     """Decide, and do what was decided; the incident tells of it."""
     policy = state.policy
     assert policy is not None
+    if finding.kind is FindingKind.STRAGGLER:
+        return suspected(state, finding, now)
     if finding.asks is XidAction.WATCH:
         if same_fault(state, finding) is not None:
             return seen_again(state, finding, now)

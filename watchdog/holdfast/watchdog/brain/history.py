@@ -128,7 +128,8 @@ def restored(state: JobState, event: Event, now: float) -> Step:
     step = event.step or 0
     kept = tuple(each for each in state.checkpoints if each.step <= step)
     # A planned change has none of the faults that storage is for.
-    needed = event.tier is not Tier.MEMORY and bool(healed_by(state, event.round))
+    slow = {each.id for each in state.incidents if each.kind is FindingKind.STRAGGLER}
+    needed = event.tier is not Tier.MEMORY and bool(healed_by(state, event.round) - slow)
     unhealthy_from = state.unhealthy_from
     not_yet = unhealthy_from is not None and step < unhealthy_from
     after = changed(

@@ -16,6 +16,7 @@ KEPT_LINES = 64
 
 # What explains more: a GPU that fell off the bus explains a dead worker, never the other way round.
 EXPLAINS = {
+    FindingKind.STRAGGLER: -1,  # nothing is broken
     FindingKind.COLLECTIVE_FAILED: 0,
     FindingKind.HANG: 1,
     FindingKind.PROCESS_EXIT: 2,

@@ -80,7 +80,7 @@ def decide(state: JobState, policy: Policy, finding: Finding, now: float) -> Dec
     if wanted is None:
         return None
     if wanted.evict is not None:
-        wanted = _within_blast_radius(state, policy, _while_it_can_train(state, policy, finding, wanted), now)
+        wanted = within_blast_radius(state, policy, _while_it_can_train(state, policy, finding, wanted), now)
     wanted = _within_restart_budget(state, policy, wanted, now)
     wanted = _with_tests(state, policy, finding, wanted, now)
     if wanted.rung is Rung.PAGE or not may_loop(finding, wanted):
@@ -278,6 +278,7 @@ def _divergence(state: JobState, policy: Policy, finding: Finding, now: float) -
     return Decision(Rung.REWIND, says, rewinds=True)
 
 
+# A STRAGGLER breaks nothing, and has a ladder of its own: stragglers.py.
 RULES: Mapping[FindingKind, Callable[[JobState, Policy, Finding, float], Decision | None]] = {
     FindingKind.PROCESS_EXIT: _process_exit,
     FindingKind.USER_CODE: _user_code,
@@ -315,7 +316,7 @@ def _while_it_can_train(state: JobState, policy: Policy, finding: Finding, wante
     return Decision(rung, says, entry=Entry.RESPAWN, guards=(*wanted.guards, guard), notifies=True)
 
 
-def _within_blast_radius(state: JobState, policy: Policy, wanted: Decision, now: float) -> Decision:
+def within_blast_radius(state: JobState, policy: Policy, wanted: Decision, now: float) -> Decision:
     """Evictions have a budget, by count in a window and by share of the nodes; beyond it a human decides."""
     if wanted.evict is None:
         return wanted

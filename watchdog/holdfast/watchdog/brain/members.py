@@ -264,6 +264,7 @@ def _node_gone(state: JobState, event: NodeChanged, now: float) -> Step:
         avoided=tuple(order for order in state.avoided if order.node != event.node),
         reputed=tuple(node for node in state.reputed if node != event.node),
         departures=tuple(each for each in state.departures if each.node != event.node),
+        slow=tuple(each for each in state.slow if each.node != event.node),
     )
     step = Step(after, (), Reason("node gone", f"node {event.node} is gone: {event.reason}"))
     cause = f"node gone: {event.reason}"

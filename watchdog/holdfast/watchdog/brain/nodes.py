@@ -10,7 +10,7 @@ import msgspec
 from holdfast.api.event import ConditionOver, Event, NodeReputed
 from holdfast.api.finding import FindingKind
 from holdfast.api.plan import NodeOrder
-from holdfast.watchdog.brain.departures import expect
+from holdfast.watchdog.brain.departures import expect, without_slow
 from holdfast.watchdog.brain.selftests import examine
 from holdfast.watchdog.brain.state import Departure, DepartureCause, JobState, Probation, ProbationStage
 from holdfast.watchdog.brain.step import Reason, Step, changed, ignore, stay
@@ -52,6 +52,8 @@ def take_back(state: JobState, nodes: tuple[str, ...]) -> JobState:
         returned=tuple(dict.fromkeys((*state.returned, *nodes))),
         departed=tuple(node for node in state.departed if node not in nodes),
         suspicions=tuple(each for each in state.suspicions if each.node not in nodes),
+        slow=tuple(each for each in state.slow if each.node not in nodes),
+        departures=without_slow(state, nodes),
     )
 
 

@@ -160,10 +160,12 @@ def _evict(state: JobState, request: InterventionRequest, now: float) -> Step:
 def _return(state: JobState, request: InterventionRequest, now: float) -> Step:
     node = _named_node(request)
     is_away = node in state.departed and node not in state.avoided_nodes
-    if node not in state.avoided_nodes and not is_away:
+    was_slow = node not in state.avoided_nodes and any(each.node == node and each.tries for each in state.slow)
+    if node not in state.avoided_nodes and not is_away and not was_slow:
         raise Refusal(f"node {node} is not avoided")
     says = f"returned on request: {request.reason}"
-    if state.phase is JobPhase.SUCCEEDED:  # nothing of it runs any more that would put the node to the test
+    # One that was slow is there, perhaps with ranks. Of a job that is over nothing runs that would test the node.
+    if was_slow or state.phase is JobPhase.SUCCEEDED:
         step = Step(take_back(state, (node,)), (), Reason("readmitted", f"node {node}: {says}"))
     else:
         step = readmit(state, node, now, says)

@@ -217,7 +217,7 @@ def seated(state: JobState, policy: Policy) -> tuple[Member, ...]:
         # A cold newcomer would make everybody wait for its torch import; it joins once it is warm.
         newcomers = [member for member in newcomers if member.warm]
     newcomers.sort(
-        key=lambda member: (member.node in state.probation, not member.warm, member.joined_at, member.name)
+        key=lambda member: (state.is_last_choice(member.node), not member.warm, member.joined_at, member.name)
     )
     waiting = iter(newcomers)
     order = [eligible.get(name) or next(waiting, None) for name in places]
@@ -247,7 +247,7 @@ def can_grow(state: JobState) -> bool:
     ready = [
         member
         for member in _staying(state, policy)
-        if member.name in ranked or (member.warm and member.node not in state.probation)
+        if member.name in ranked or (member.warm and not state.is_last_choice(member.node))
     ]
     return legal_size(policy, len(ready)) > size
 

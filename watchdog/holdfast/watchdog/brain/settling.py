@@ -36,8 +36,10 @@ from holdfast.watchdog.brain.selftests import (
     spares_due,
     without_members,
 )
+from holdfast.watchdog.brain.slowness import reckon
 from holdfast.watchdog.brain.state import ENDED, JobState, Recovery
 from holdfast.watchdog.brain.step import Reason, Show, Step, changed, stay
+from holdfast.watchdog.brain.stragglers import arrived, judge, move
 
 # At each gap; however large the job, its next round is not kept waiting for the requests.
 ASKED_MAX = 64
@@ -187,7 +189,8 @@ def _show_round(state: JobState, now: float) -> Step:
 
 
 # What follows from a state, in this order: who is there, whether the job is done, what of its members is to be
-# tested, whether its round is to be left or to be saved, and only then which round is to run.
+# tested, whether its round is to be left or to be saved, what its slow ranks came to, and only then which round is
+# to run.
 CONSEQUENCES: Sequence[Callable[[JobState, float], Step]] = (
     _forget_gone,
     _finish,
@@ -196,10 +199,14 @@ CONSEQUENCES: Sequence[Callable[[JobState, float], Step]] = (
     overdue,
     probation_ended,
     spares_due,
+    move,
     part,
     _hold,
     _grow,
     pace,
+    reckon,
+    judge,
     _show_round,
+    arrived,
     plan,
 )

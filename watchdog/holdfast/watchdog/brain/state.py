@@ -7,7 +7,7 @@ from functools import cached_property
 import msgspec
 
 from holdfast.api.checkpoint import StoredCheckpoint
-from holdfast.api.finding import FindingKind, ProvedBy
+from holdfast.api.finding import FindingKind, ProvedBy, Slowness
 from holdfast.api.incident import Incident, IncidentState, Rung
 from holdfast.api.learningrate import LearningRateCut
 from holdfast.api.plan import NodeOrder, Plan
@@ -116,6 +116,7 @@ class DepartureCause(StrEnum):
     DRAIN = "Drain"  # somebody takes the node out of service; it may be called off
     NOTICE = "Notice"  # the machine is taken away
     DISTRUST = "Distrust"  # other jobs hold something against the node
+    SLOW = "Slow"  # all wait for its ranks: a spare takes them, and it stays
 
 
 class Departure(msgspec.Struct, frozen=True):
@@ -182,6 +183,48 @@ class Trial(msgspec.Struct, frozen=True):
     began: float | None = None
 
 
+class SlowStage(StrEnum):
+    """How far the ladder is with ranks that are slow."""
+
+    TOLD = "Told"  # they are known, and nothing moves
+    LEAVING = "Leaving"  # their round is saved, then a spare takes them
+    MOVED = "Moved"  # a spare has them, and they are watched there
+    STAYED = "Stayed"  # they were not slow there: the slowness stayed with the node
+    FOLLOWED = "Followed"  # they were slow there too: it followed them, and the node is innocent
+
+
+class SlowRanks(msgspec.Struct, frozen=True):
+    """Ranks that all others wait for, of a world of `world_size`, on `node`; none of either: all are slower than
+    they were. `incident` tells of them.
+
+    It was found at `seen_at` last, `took_s` after it had begun; `movable`: another node may help. While it
+    `lasts`, `round` is the one that is slow, after its step `since_step`, and `told_steps` of its steps are told
+    of. When they have MOVED it is the one in which they are watched, since `since_step` was complete at `at`
+    (None: no step yet). `tries` are the times at which spares were given the ranks.
+    """
+
+    incident: str
+    slow: Slowness
+    node: str | None
+    ranks: tuple[int, ...]
+    world_size: int
+    took_s: float
+    seen_at: float
+    movable: bool
+    round: int
+    since_step: int | None
+    told_steps: int = 0
+    lasts: bool = True
+    stage: SlowStage = SlowStage.TOLD
+    at: float = 0.0
+    tries: tuple[float, ...] = ()
+
+    @property
+    def is_last_choice(self) -> bool:
+        """Whether the node is the last to be given ranks."""
+        return bool(self.tries) and self.stage is not SlowStage.FOLLOWED
+
+
 class ProbationStage(StrEnum):
     """How far a node that was put back into service is."""
 
@@ -227,7 +270,7 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     training. `described` is the digest of how rank 0 said it was started, last. `departed` are nodes that went
     from the cluster while they were avoided: a machine of that name may come back. `learning_rate_cuts` are those
     made in the history that goes on, oldest first. `follows` is what the script does of a restore directive (None:
-    Unknown).
+    Unknown). `slow` are ranks that were found slow, `slowed_rank_s` what that cost, in seconds of one rank.
     """
 
     job: str
@@ -294,6 +337,8 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     departed: tuple[str, ...] = ()
     learning_rate_cuts: tuple[LearningRateCut, ...] = ()
     follows: tuple[Follows, ...] | None = None
+    slow: tuple[SlowRanks, ...] = ()  # oldest first, bounded
+    slowed_rank_s: float = 0.0
 
     @property
     def held(self) -> bool:
@@ -332,6 +377,10 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
         probation = self.probation.get(member.node) if member is not None else None
         return probation is not None and probation.stage is ProbationStage.CANARY
 
+    def is_last_choice(self, node: str) -> bool:
+        """Whether the node is given ranks after all others: it is on probation, or was slow."""
+        return node in self.probation or any(each.node == node and each.is_last_choice for each in self.slow)
+
     @property
     def avoided_nodes(self) -> frozenset[str]:
         return frozenset(order.node for order in self.avoided)
@@ -349,6 +398,12 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
         """How many members `eligible` gives, without looking at each."""
         avoided = self.members.on_nodes(self.avoided_nodes) if self.avoided else ()
         return self.members.present(self._size) - sum(1 for each in avoided if self._is_fit(each))
+
+    def spares(self) -> tuple[Member, ...]:
+        """Eligible members without ranks that are to stay, in no order."""
+        by_name, avoided = self.members.by_name, self.avoided_nodes
+        idle = (by_name[name] for name in self.members.beyond(self.ranked()) if name not in self.leaving)
+        return tuple([each for each in idle if self._is_fit(each) and each.node not in avoided])
 
     def ready_count(self) -> int:
         """How many eligible members that are to stay could go on at once: with ranks, or warm."""

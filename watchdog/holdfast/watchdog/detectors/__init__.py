@@ -13,6 +13,7 @@ from holdfast.watchdog.detectors.non_finite import NonFiniteDetector
 from holdfast.watchdog.detectors.preemption import PreemptionDetector
 from holdfast.watchdog.detectors.process_exit import ProcessExitDetector
 from holdfast.watchdog.detectors.replica_vote import ReplicaVoteDetector
+from holdfast.watchdog.detectors.straggler import StragglerDetector
 from holdfast.watchdog.detectors.thermal import ThermalDetector
 from holdfast.watchdog.detectors.user_code import EarlyExitDetector
 
@@ -27,6 +28,7 @@ def detectors_for(policy: Policy) -> tuple[Detector, ...]:
         ReplicaVoteDetector(policy),
         NonFiniteDetector(policy),
         DivergenceDetector(policy),
+        StragglerDetector(policy),
         DeviceVoteDetector(policy),
         MemberLostDetector(policy),
         EarlyExitDetector(policy),

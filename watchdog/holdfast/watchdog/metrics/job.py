@@ -12,6 +12,7 @@ from holdfast.api.round import Round
 from holdfast.api.selftest import Verdict
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.saves import cadence_of
+from holdfast.watchdog.brain.slowness import slow_now
 from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.brain.status import ettr_of, membership_of, shown_phase, step_age_s
 from holdfast.watchdog.metrics.counts import JobCounts
@@ -106,9 +107,22 @@ def write_faults(page: Page, state: JobState, counts: JobCounts, *, now: float) 
     newest = max(healed, key=lambda each: each.recovered_at or 0.0, default=None)
     page.put("holdfast_job_last_recovery_seconds", newest.time_to_recover_s if newest else None, job)
     page.put("holdfast_job_lost_steps_total", counts.lost_steps, job)
+    page.put("holdfast_job_slowed_rank_seconds_total", state.slowed_rank_s, job)
+    for who, share in slow_shares(state).items():
+        page.put("holdfast_job_slow_rank_ratio", share, job, *who)
     page.put("holdfast_job_avoided_nodes", len(state.avoided), job)
     for node in dict.fromkeys(order.node for order in state.avoided[-NODES_MAX:]):
         page.put("holdfast_job_node_avoided", 1, job, node)
+
+
+def slow_shares(state: JobState) -> dict[tuple[str, str, str], float]:
+    """What of a step all ranks wait for those that are slow, by cause, node and rank: the newest ones."""
+    shares: dict[tuple[str, str, str], float] = {}
+    for each in [*slow_now(state)][-INCIDENTS_MAX:]:
+        rank = str(each.ranks[0]) if len(each.ranks) == 1 else ""
+        share = each.slow.excess_s / each.slow.step_s if each.slow.step_s > 0.0 else 0.0
+        shares[each.slow.cause.value, each.node or "", rank] = share
+    return shares
 
 
 def culprits(state: JobState, now: float) -> dict[tuple[str, str, str, str, str], float]:

@@ -118,6 +118,16 @@ _ROWS: Final[tuple[tuple[str, ...], ...]] = (
     ),
     ("holdfast_job_last_recovery_seconds", "From the newest fault healed to the next step.", JOB),
     ("holdfast_job_lost_steps_total", "Steps that faults had trained again.", JOB),
+    (
+        "holdfast_job_slow_rank_ratio",
+        "The share of each step in which all ranks wait for a slow one, or for what all share (no node), by cause:"
+        " Machine, Data, Shape, Software, Everybody. From its finding to the end of the round that trains.",
+        JOB,
+        "cause",
+        "node",
+        "rank",
+    ),
+    ("holdfast_job_slowed_rank_seconds_total", "Time in which ranks waited for slow ones, of all ranks.", JOB),
     ("holdfast_job_avoided_nodes", "Nodes the job is kept away from.", JOB),
     ("holdfast_job_node_avoided", "1 for a node the job is kept away from.", JOB, "node"),
     # What its time was worth.

@@ -1,0 +1,219 @@
+"""Two real runs, each with a worker that something outside of it slows down: it is named with its cause, a spare
+takes its rank, and training goes on.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from embeddedrun import holdfast, job_file, wait_until
+from patience import patient
+
+UNTIL = 60
+STOPPED_S, PERIOD_S = 0.2, 0.5
+CPU_SHARE, PERIOD_US = 0.15, 100_000
+GROUPS = Path("/sys/fs/cgroup")
+
+TRAINS = f"""
+import json, os, sys, time
+from pathlib import Path
+import torch, torch.distributed as dist
+from holdfast.checkpoint import Checkpointer
+from holdfast.trainer import Run
+
+run = Run(backend="gloo")
+folder = Path(sys.argv[1])
+
+def batches():
+    while True:
+        yield torch.ones(4, 8)
+
+def train(part):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    saves = Checkpointer(run, model=model, optimizer=optimizer)
+    is_first = not (folder / "first").exists() or (folder / "first").read_text() == str(part.round)
+    dist.barrier()
+    if part.rank == 1:
+        (folder / "told").write_text(str(os.getpid()))
+        os.replace(folder / "told", folder / ("worker" if is_first else "another"))
+        if is_first:
+            (folder / "first").write_text(str(part.round))
+    for step, batch in saves.steps(batches(), until={UNTIL}):
+        model(batch).square().mean().backward()
+        for each in model.parameters():
+            dist.all_reduce(each.grad)
+        optimizer.step()
+        optimizer.zero_grad()
+        if is_first:
+            busy = time.thread_time() + 0.1
+            while time.thread_time() < busy:
+                pass
+            time.sleep(0.8)
+        run.step(step, loss=1.0)
+        if part.rank == 0:
+            with open(folder / "steps.jsonl", "a") as file:
+                file.write(json.dumps([part.round, step]) + "\\n")
+    saves.close()
+
+run.enter(train)
+"""
+POLICY = """  faultPolicy:
+    heartbeat: {interval: 200ms, lost: 5s}
+    straggler: {slowerThan: 15%, sustained: 3steps, action: Swap}
+"""
+
+
+class Slowed:
+    """A run whose rank 1 is slowed down from outside until another process has its rank."""
+
+    def __init__(self, folder: Path, slow_down: "SlowDown") -> None:
+        folder.mkdir()
+        self.folder, self._state = folder, folder / "state"
+        self._job = job_file(
+            folder, script=TRAINS, words=[str(folder)], nodes="{min: 2, max: 2, spares: 1}", more=POLICY
+        )
+        self._ended: subprocess.CompletedProcess[str] | None = None
+        self._threads = (
+            threading.Thread(target=self._run),
+            threading.Thread(target=slow_down, args=(self.worker, self.is_slow)),
+        )
+        for each in self._threads:
+            each.start()
+
+    def _run(self) -> None:
+        self._ended = holdfast("run", self._job, "--state-dir", self._state)
+
+    def worker(self) -> int:
+        """The process that runs rank 1 in the first round, once it trains."""
+        wait_until((self.folder / "worker").exists, "rank 1 of the first round", within_s=patient(30))
+        return int((self.folder / "worker").read_text())
+
+    def is_slow(self) -> bool:
+        """Whether it still has the rank."""
+        return self._threads[0].is_alive() and not (self.folder / "another").exists()
+
+    def healed(self) -> dict[str, Any]:
+        """The one incident of the run, which has ended well."""
+        for each in self._threads:
+            each.join()
+        assert self._ended is not None
+        assert self._ended.returncode == 0, self._ended.stderr
+        told = holdfast("incidents", "--state-dir", self._state, "-o", "json").stdout
+        [incident] = json.loads(told)
+        return dict(incident)
+
+    def steps(self) -> list[tuple[int, int]]:
+        """Round and step of each that was trained, in order."""
+        lines = (self.folder / "steps.jsonl").read_text().splitlines()
+        return [(number, step) for number, step in map(json.loads, lines)]
+
+
+SlowDown = Callable[[Callable[[], int], Callable[[], bool]], None]
+"""Slows a process down while it is to be slow."""
+
+
+def stop_in_bursts(worker: Callable[[], int], is_slow: Callable[[], bool]) -> None:
+    pid = worker()
+    with suppress(ProcessLookupError):
+        while is_slow():
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(STOPPED_S)
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(PERIOD_S - STOPPED_S)
+
+
+def limit_cpu(worker: Callable[[], int], is_slow: Callable[[], bool]) -> None:
+    """By a control group; where none can be made, by processes that want the same processor."""
+    pid = worker()
+    with cpu_group() as group:
+        if group is None:
+            crowd_out(pid, is_slow)
+            return
+        (group / "cgroup.procs").write_text(str(pid))
+        while is_slow():
+            time.sleep(0.05)
+        with suppress(OSError):  # it may have ended
+            (group.parent / "cgroup.procs").write_text(str(pid))
+
+
+@contextmanager
+def cpu_group() -> Iterator[Path | None]:
+    """A control group with `CPU_SHARE` of one processor, of whichever version there is; None: none can be made."""
+    quota_us = int(CPU_SHARE * PERIOD_US)
+    limits = {"cpu.cfs_period_us": f"{PERIOD_US}", "cpu.cfs_quota_us": f"{quota_us}"}
+    for parent, files in ((GROUPS / "cpu", limits), (GROUPS, {"cpu.max": f"{quota_us} {PERIOD_US}"})):
+        group = parent / f"holdfast-slow-worker-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            for name, value in files.items():
+                (group / name).write_text(value)
+            yield group
+            return
+        except OSError:
+            continue
+        finally:
+            with suppress(OSError):
+                group.rmdir()
+    yield None
+
+
+def crowd_out(pid: int, is_slow: Callable[[], bool]) -> None:
+    """Keep the process on one processor, together with three that never wait."""
+    processor = min(os.sched_getaffinity(0))
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), {processor})
+    spin = f"import os; os.sched_setaffinity(0, {{{processor}}})\nwhile True: pass"
+    crowd = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(3)]
+    try:
+        while is_slow():
+            time.sleep(0.05)
+    finally:
+        for each in crowd:
+            each.kill()
+            each.wait()
+
+
+HOW: dict[str, SlowDown] = {"stopped": stop_in_bursts, "limited": limit_cpu}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Slowed]:
+    """Side by side: most of their time is waiting."""
+    folder = tmp_path_factory.mktemp("slow")
+    return {name: Slowed(folder / name, how) for name, how in HOW.items()}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("name", "says"), [("stopped", "was stopped"), ("limited", "its CPU limit is low")])
+def test_a_worker_that_is_slowed_down_is_named_with_its_cause_and_a_spare_takes_its_rank(
+    runs: dict[str, Slowed], name: str, says: str
+) -> None:
+    incident = runs[name].healed()
+    assert (incident["kind"], incident["cause"], incident["state"]) == ("Straggler", "slow: software", "Recovered")
+    assert incident["culprit"]["rank"] == 1
+    assert says in incident["evidence"][0]["says"]
+    assert "rank 1 to node node-3" in incident["actions"][-1]["does"]
+    # Saved first, then left: a step may have been complete on all ranks in between.
+    assert incident["lost_steps"] <= 1
+    assert incident["slowed"]["rank_s"] == pytest.approx(
+        2 * incident["slowed"]["steps"] * incident["slowed"]["excess_s"]
+    )
+    steps = runs[name].steps()
+    _, second = sorted({number for number, _ in steps})
+    began = min(step for number, step in steps if number == second)
+    kept = [step for number, step in steps if number == second or step < began]
+    assert kept == list(range(1, UNTIL + 1))
