@@ -21,7 +21,7 @@ def batches(rank):
     number = 0
     while True:
         number += 1
-        yield torch.full((4, 8), 0.01 * (rank + number % 7))
+        yield torch.full((4, 8), 0.01 * (rank + number % 7) + 1e-6 * number)  # no batch comes twice
 
 
 def train(part):
@@ -80,12 +80,12 @@ def test_what_each_verb_breaks_is_found_and_healed(tmp_path: Path) -> None:
         "full-disk, rank: 1, for: 100": "ProcessExit",
         "hot, rank: 0": "Thermal",
         "condition, rank: 1, kind: PcieDegraded": "Condition",
+        "wrong-data, rank: 1, for: 16": "Data",
         "partition, rank: 1, seconds: 8": "MemberLost",
     }
     unseen = (
         "slow, rank: 0, for: 3, seconds: 0.1",
         "spike, rank: 0",
-        "wrong-data, rank: 1, for: 3",
     )
     planned = ("drain, rank: 0", "preempt, rank: 1, seconds: 60", "kill-agent, rank: 0")
     said, incidents = drilled(

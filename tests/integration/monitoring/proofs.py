@@ -74,6 +74,7 @@ OF_DAMAGE: Mapping[str, str] = MappingProxyType(
     {
         "HoldfastSelfTestFailed": "`compute-wrong`: a node fails the preflight; it is evicted and replaced",
         "HoldfastCheckpointStale": "`full-disk`: two checkpoints fail; the next is saved",
+        "HoldfastDataWrong": "`wrong-data`: a rank takes a batch again; an hour later it is old news",
         "HoldfastCorruptionFound": "`flip-bit`: the replicas vote; the node is evicted and replaced",
     }
 )
