@@ -175,6 +175,17 @@ def test_it_is_told_of_ranks_that_told_of_no_batch_too() -> None:
     assert "took a batch a second time" in job.wait().found[0].error
 
 
+def test_steps_that_had_a_batch_again_rightly_have_another_when_they_are_trained_again() -> None:
+    job = Job().train(range(1, 40))
+    job.train(range(40, 50), lambda step, rank, world: fair(39 if rank == 1 else step, rank, world))
+    for step in (40, 49):
+        again = rank_sample(1, again=BatchAgain(step, step - 1 if step == 40 else 48, step - 39))
+        job.found += job.detector.observe(reported("n0", again), job.now)
+    assert job.wait().causes == [AGAIN]
+    assert job.round().train(range(45, 60)).causes == [AGAIN]
+    assert job.round().train(range(35, 60), later(fair, 3)).causes == [AGAIN, OFFSET], "what was right is known"
+
+
 # A restart at the wrong sample
 
 

@@ -67,9 +67,13 @@ class BatchDetector(Detector):
         self._model_ranks, self._tensor = policy.model_ranks, policy.tensor
         self._round = RoundInForce(policy.job)
         self._history: dict[int, _Whole] = {}  # by step: of the history that goes on, and of what it left behind
+        self._sound_to: int | None = None  # the newest step before a batch came again in the round; None: none did
         self._begin()
 
     def _begin(self) -> None:
+        if self._sound_to is not None:
+            self._forget_from(self._sound_to + 1)  # done again, and right, these steps have other samples
+            self._sound_to = None
         shown = self._round.round
         self._passes_over = shown is not None and (
             bool(shown.restore.skip_batches) or shown.restore.skip_until is not None
@@ -116,6 +120,7 @@ class BatchDetector(Detector):
         return None if self._again_at is None else self._again_at + AGAIN_S
 
     def _take_again(self, rank: int, again: BatchAgain, now: float) -> None:
+        self._sound_to = again.first if self._sound_to is None else min(again.first, self._sound_to)
         if AGAIN not in self._told:
             self._again[rank] = again
             self._again_at = now if self._again_at is None else self._again_at
@@ -242,7 +247,7 @@ class BatchDetector(Detector):
         return alike[0]
 
     def _forget_from(self, step: int) -> None:
-        """Batches are passed over from here on, so that no later step has the samples that it had."""
+        """No step from here on has the samples that it had, and rightly so."""
         self._history = {each: whole for each, whole in self._history.items() if each < step}
 
     def _finding(
