@@ -75,12 +75,12 @@ def healed(step: int, verb: str) -> str:
 
 def test_what_each_verb_breaks_is_found_and_healed(tmp_path: Path) -> None:
     verbs = {
+        "wrong-data, rank: 1, for: 16": "Data",  # first: a round that ends at once has no time to be told of
         "break-collective, rank: 1": "CollectiveFailed",
         "raise, rank: 1": "UserCode",
         "full-disk, rank: 1, for: 100": "ProcessExit",
         "hot, rank: 0": "Thermal",
         "condition, rank: 1, kind: PcieDegraded": "Condition",
-        "wrong-data, rank: 1, for: 16": "Data",
         "partition, rank: 1, seconds: 8": "MemberLost",
     }
     unseen = (
@@ -101,7 +101,7 @@ def test_what_each_verb_breaks_is_found_and_healed(tmp_path: Path) -> None:
     assert "NOT INJECTED" not in said
     found = [(each["kind"], each["state"]) for each in incidents]
     assert found == [(kind, "Recovered") for kind in (*verbs.values(), "MemberLost")], said
-    assert " full at file://" in incidents[2]["error"]
+    assert " full at file://" in incidents[3]["error"]
 
 
 # What each fault leads to: the kind of the incident, and how its cause begins.
