@@ -19,10 +19,17 @@ from figure import Figure, measured, publish, unmeasured
 from holdfast.api.control import RUN_DIRECTORY_VARIABLE, Assignment
 from holdfast.api.rankrecord import Phase
 from holdfast.trainer import Run
+from holdfast.trainer.batchprint import print_of
 
 CALLS: Final = 2000
 LIMIT_US: Final = 5.0
+BATCH_SHARE: Final = 0.005  # of the time
+TOKEN_NS: Final = 3.0
 BUSY_MATRIX: Final = 8192
+BUSY_STEP: Final = 512
+STEP_S: Final = 0.02
+PRINTS: Final = 64
+WARM_WINDOWS: Final = 3  # in which the pace is found
 
 
 def cost_us(call: Callable[[int], object], batches: int) -> list[float]:
@@ -55,6 +62,37 @@ def host_figures(run: Run, batches: int) -> list[Figure]:
         ),
         within_limit("run.phase", cost_us(lambda _: run.phase(Phase.FORWARD), batches)),
     ]
+
+
+def batch_figures(run: Run, batches: int) -> list[Figure]:
+    """What telling of a batch costs where it is done for each step, and of the time of short steps."""
+    tokens = torch.randint(0, 50_000, (8, 4097))
+    inputs = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    each = []
+    for _ in range(batches):
+        began = time.perf_counter()
+        for _ in range(PRINTS):
+            print_of(inputs)
+        each.append((time.perf_counter() - began) / PRINTS / inputs[0].numel() * 1e9)
+    name = "print of a batch of 8 x 4096 tokens and as many labels"
+    told = measured(name, ours=each, other=[TOKEN_NS], unit="ns a token", target=1.0)
+    shares, busy = [], torch.randn(BUSY_STEP, BUSY_STEP)
+    for window in range(batches + WARM_WINDOWS):
+        spent, began = [0.0, 0.0], time.perf_counter()
+        for step in range(2 * PRINTS):
+            tells = step >= PRINTS  # turn and turn about, so that a busy machine tells on both
+            before = time.perf_counter()
+            if tells:
+                run.took(window * PRINTS + step, inputs)
+            run.step(window * PRINTS + step, loss=2.5)
+            spent[tells] += time.perf_counter() - before
+            while time.perf_counter() - before < STEP_S:
+                busy @ busy
+        if window >= WARM_WINDOWS:
+            shares.append(2 * (spent[1] - spent[0]) / (time.perf_counter() - began))
+    name = "what batches add to steps of 20 ms, whose code is cold"
+    share = measured(name, ours=shares, other=[BATCH_SHARE], unit="share", target=1.0)
+    return [told, share]
 
 
 def device_figure(run: Run, batches: int) -> Figure:
@@ -92,6 +130,7 @@ def main() -> None:
 
         def train(_: Assignment) -> None:
             figures.extend(host_figures(run, given.batches))
+            figures.extend(batch_figures(run, given.batches))
             figures.append(device_figure(run, given.batches))
 
         run.enter(train)

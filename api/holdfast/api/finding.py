@@ -29,6 +29,7 @@ class FindingKind(StrEnum):
     NON_FINITE = "NonFinite"  # a loss or gradient norm that is NaN or infinite
     DIVERGENCE = "Divergence"  # a loss that rose and stays, of most ranks or of one
     STRAGGLER = "Straggler"  # all wait for a rank, or for what all share; `slow` says why, and what it costs
+    DATA = "Data"  # batches that are wrong, amounts of work that differ, or data that come too slowly
     CORRUPTION = "Corruption"  # replicas differ, a device computes wrong, or memory does not keep what is in it
     CRASH_LOOP = "CrashLoop"
 
@@ -107,6 +108,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     (None: none). Of a NON_FINITE, `step` is the first such step, and `skipped` says that all ranks left it out. Of
     a DIVERGENCE, `step` is the first that may have been too high. Of a STRAGGLER, `slow` says what makes it slow,
     and `step` is the newest one looked at; it `asks` to be told only (WATCH), or leaves it to the ladder (None).
+    Of DATA, `step` is one whose batch is wrong (None: no batch is).
     `alike` is set when the script failed in a way that another try will not mend, as every rank of the round does
     in one way: it names that way, the same for the same failure in the next round. Of a MEMBER_LOST, `innocent`
     says that the node had no part in it. `own_rule` says that only the job's own spec asks for what is done, and

@@ -32,7 +32,7 @@ FINGERPRINTS_KEPT = (
     3  # a reader that looks ten times a second misses none that are 0.1 s apart, and one look may fail
 )
 ANSWERS_KEPT = 3
-BATCHES_KEPT = 8  # of ten steps a second, those between two looks of a reader
+BATCHES_KEPT = 8  # powers of two, up to 128 steps between two looks of a reader
 
 
 class Phase(IntEnum):
@@ -188,11 +188,12 @@ class WorkZone(msgspec.Struct, frozen=True, gc=False):
     rule), `delayed_ns` ready to run without a processor, and `collected_ns` in Python's garbage collector.
     `waited_ns` and `delayed_ns` are `UNKNOWN_INT` where nobody can tell: on a GPU the host's thread knows nothing
     of what its device waits for. `tokens` and `longest` (the longest sequence of each step) are `UNKNOWN_INT` when
-    a step did not tell them.
+    a step did not tell them. `workers` are the processes that load its data, `UNKNOWN_INT`: nobody told.
     """
 
     round: int
     rank: int
+    workers: int
     steps: int
     wall_ns: int
     data_ns: int
@@ -220,7 +221,7 @@ class BatchPrint(msgspec.Struct, frozen=True, gc=False):
 
 
 class BatchZone(msgspec.Struct, frozen=True, gc=False):
-    """The newest batches of `rank` in `round`, oldest first, at most `BATCHES_KEPT`.
+    """Batches of `rank` in `round`, oldest first, at most `BATCHES_KEPT`: the newest step of each power of two.
 
     `again_step` is the newest step whose batch this process had taken before, at `first_step`, and `again_count`
     how many such steps there were since it started; `UNKNOWN_INT` and 0: none.
@@ -259,10 +260,14 @@ PROOF_OFFSET = 328
 PROOF = struct.Struct("<qi?xxxQ" + "qQqq" * ANSWERS_KEPT + "qqqd")
 WORK_SEQUENCE_OFFSET = 512
 WORK_OFFSET = 520
-WORK = struct.Struct("<qixxxxqqqqqqqqqq")
+WORK = struct.Struct("<qiiqqqqqqqqqq")
 BATCH_SEQUENCE_OFFSET = 640
 BATCH_OFFSET = 648
-BATCH = struct.Struct("<qiiqq" + "qQqqq" * BATCHES_KEPT)
+BATCH = struct.Struct("<qi")
+AGAIN_OFFSET = BATCH_OFFSET + BATCH.size
+AGAIN = struct.Struct("<iqq")
+BATCH_SLOTS_OFFSET = AGAIN_OFFSET + AGAIN.size
+BATCH_SLOT = struct.Struct("<qQqqq")
 SEQUENCE = struct.Struct("<Q")
 
 assert STEP_OFFSET + STEP.size <= REPLICA_SEQUENCE_OFFSET
@@ -271,7 +276,7 @@ assert PULSE_OFFSET + PULSE.size <= HEALTH_SEQUENCE_OFFSET
 assert HEALTH_OFFSET + HEALTH.size <= PROOF_SEQUENCE_OFFSET
 assert PROOF_OFFSET + PROOF.size <= WORK_SEQUENCE_OFFSET
 assert WORK_OFFSET + WORK.size <= BATCH_SEQUENCE_OFFSET
-assert BATCH_OFFSET + BATCH.size <= SIZE
+assert BATCH_SLOTS_OFFSET + BATCHES_KEPT * BATCH_SLOT.size <= SIZE
 
 
 def pack_header() -> bytes:
@@ -403,25 +408,39 @@ def unpack_proof(buffer: bytes | memoryview) -> ProofZone:
     )
 
 
+def power_of_two_in(step: int) -> int:
+    """How often 2 divides `step`; what it divides as often as a record has room for counts as one."""
+    return min((step & -step).bit_length() or BATCHES_KEPT, BATCHES_KEPT) - 1
+
+
 def unpack_work(buffer: bytes | memoryview) -> WorkZone:
     """Read the work zone of a whole record of version 4."""
     return WorkZone(*WORK.unpack_from(buffer, WORK_OFFSET))
 
 
 def pack_batch(zone: BatchZone) -> bytes:
-    """The batch zone's bytes, to be written at `BATCH_OFFSET`."""
-    filling = [UNKNOWN_INT, 0, UNKNOWN_INT, UNKNOWN_INT, UNKNOWN_INT] * (BATCHES_KEPT - len(zone.batches))
-    kept = [field for one in zone.batches for field in (one.step, one.value, one.samples, one.tokens, one.at_ns)]
-    again = (zone.again_count, zone.again_step, zone.first_step)
-    return BATCH.pack(zone.round, zone.rank, *again, *kept, *filling)
+    """The batch zone's bytes, to be written at `BATCH_OFFSET`. Of two batches for one slot the later counts."""
+    slots = [BATCH_SLOT.pack(UNKNOWN_INT, 0, UNKNOWN_INT, UNKNOWN_INT, UNKNOWN_INT)] * BATCHES_KEPT
+    for one in zone.batches:
+        slots[power_of_two_in(one.step)] = BATCH_SLOT.pack(*msgspec.structs.astuple(one))
+    again = AGAIN.pack(zone.again_count, zone.again_step, zone.first_step)
+    return b"".join((BATCH.pack(zone.round, zone.rank), again, *slots))
 
 
 def unpack_batch(buffer: bytes | memoryview) -> BatchZone:
     """Read the batch zone of a whole record of version 4."""
-    round_, rank, count, again, first, *fields = BATCH.unpack_from(buffer, BATCH_OFFSET)
-    slots = zip(*(fields[place::5] for place in range(5)), strict=True)
-    kept = tuple(BatchPrint(*slot) for slot in slots if slot[0] != UNKNOWN_INT)
+    round_, rank = BATCH.unpack_from(buffer, BATCH_OFFSET)
+    count, again, first = AGAIN.unpack_from(buffer, AGAIN_OFFSET)
+    slots = BATCH_SLOT.iter_unpack(
+        buffer[BATCH_SLOTS_OFFSET : BATCH_SLOTS_OFFSET + BATCHES_KEPT * BATCH_SLOT.size]
+    )
+    kept = tuple(BatchPrint(*slot) for slot in sorted(slots) if slot[0] != UNKNOWN_INT)
     return BatchZone(round_, rank, kept, again, first, count)
+
+
+def slot_offset(step: int) -> int:
+    """Where the batch of `step` is in the zone."""
+    return BATCH_SLOTS_OFFSET + power_of_two_in(step) * BATCH_SLOT.size
 
 
 def unpack_pulse(buffer: bytes | memoryview) -> PulseZone:

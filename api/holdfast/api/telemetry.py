@@ -67,7 +67,7 @@ class StepWork(msgspec.Struct, frozen=True, gc=False, array_like=True):
     rest, its training, it waited with nothing to do (for other ranks, as a rule), was ready without a processor
     (`delayed_s`) and collected garbage. While it was stopped (`stopped_s`, as the agent saw it) it seemed to wait.
     None is Unknown. `tokens` and `longest` are what the script told of each step: tokens, and the longest
-    sequence.
+    sequence. `workers` are the processes that load its data; 0: it does so itself.
     """
 
     steps: Whole
@@ -81,6 +81,7 @@ class StepWork(msgspec.Struct, frozen=True, gc=False, array_like=True):
     stopped_s: Seconds = 0.0
     tokens: Whole | None = None
     longest: Whole | None = None
+    workers: Whole | None = None
 
 
 class BatchAgain(msgspec.Struct, frozen=True, gc=False, array_like=True):

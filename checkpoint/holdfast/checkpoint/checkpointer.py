@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from torch.nn import Module
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.rankrecord import Phase
@@ -46,8 +47,9 @@ class Checkpointer:
     object store (by default the one the round was told), `every_steps` how many completed steps lie between two
     saves (besides those that the job wants and the last one), `keep` how many checkpoints stay (None:
     what the job says, else 3); the newest healthy one stays in any case, and a few more where replicas are
-    compared and the newest ones may not be verified yet. `storage` and `reached` are for tests and other kinds of
-    storage.
+    compared and the newest ones may not be verified yet. With `compares_batches` the run is told of each batch
+    (`Run.batch`); a script that does so itself, or is not to, says False. `storage` and `reached` are for tests
+    and other kinds of storage.
 
     Where the job wants snapshots in the nodes' memory, they are taken as often as it says. Without a directory it
     does nothing else but count steps. Raises InvalidInput when something in this cannot be checkpointed.
@@ -65,6 +67,7 @@ class Checkpointer:
     uri: str | None = None
     every_steps: int | None = None
     keep: int | None = None
+    compares_batches: bool = True
     storage: Storage | None = None
     reached: Reached = lambda point: None
 
@@ -117,8 +120,12 @@ class Checkpointer:
             self._place.data = knowing
         elif knowing is not None and not self._has_begun:
             self._place = DataPlace(knowing)
-        if not self._has_begun:
+        if self._has_begun:
+            self.run.pass_begins()
+        else:
             self._begin()
+        if isinstance(data, DataLoader):
+            self.run.loader(workers=data.num_workers)
         source, drill = self._open_data(data), self.run.drill
         try:
             while until is None or self._step < until:
@@ -140,6 +147,8 @@ class Checkpointer:
                     self._rate.before(self._step)
                 if drill is not None:
                     batch = drill.batch(batch)
+                if self.compares_batches:
+                    self.run.took(self._step, batch)
                 if self._equivalence is not None:
                     self._equivalence.batch = batch
                 yield self._step, batch

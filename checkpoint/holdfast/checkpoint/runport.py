@@ -110,6 +110,15 @@ class RunPort(Protocol):
     def watch(self, model: Module, /) -> object:
         """Called once per round on every rank, before the first step, with the model as restored."""
 
+    def took(self, step: int, batch: object, /) -> object:
+        """Called on every rank with the batch of `step`, before the loop is given it."""
+
+    def pass_begins(self) -> object:
+        """Called when the loop goes through data another time in a round: what was taken may come again."""
+
+    def loader(self, *, workers: int) -> object:
+        """Called when a DataLoader of torch is begun, with how many processes it has."""
+
     def check(self) -> object:
         """Called between steps. Raises when the round is over."""
 
@@ -190,6 +199,15 @@ class Standalone:
         return None
 
     def watch(self, model: Module, /) -> None:
+        """Nobody watches."""
+
+    def took(self, step: int, batch: object, /) -> None:
+        """Nobody compares."""
+
+    def pass_begins(self) -> None:
+        """Nobody compares."""
+
+    def loader(self, *, workers: int) -> None:
         """Nobody watches."""
 
     def check(self) -> None:

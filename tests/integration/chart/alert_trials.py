@@ -215,6 +215,8 @@ def of_jobs() -> Iterator[Trial]:
     falls = of_job(name, "holdfast_job_mfu_ratio", gauge(0.5, 0.4))
     yield about_job("HoldfastMfuFalling", job(name) | falls | speed(name, gauge(1e5, 9e4), ranks))
     yield incident("HoldfastCorruptionFound", "Open", "Corruption", "node", "gpu", "rank")
+    told = of_job("a/HoldfastDataWrong", "holdfast_job_incidents_total", counter(1), kind="Data")
+    yield about_job("HoldfastDataWrong", told)
     yield incident("HoldfastSelfTestFailed", "Open", "SelfTest", "node", "gpu")
     for state in ("Open", "Paged"):  # gone back for; come again
         yield incident("HoldfastDivergence", state, "Divergence", "rank")

@@ -21,7 +21,7 @@ def batches(rank):
     number = 0
     while True:
         number += 1
-        yield torch.full((4, 8), 0.01 * (rank + number % 7))
+        yield torch.full((4, 8), 0.01 * (rank + number % 7) + 1e-6 * number)  # no batch comes twice
 
 
 def train(part):
@@ -75,6 +75,7 @@ def healed(step: int, verb: str) -> str:
 
 def test_what_each_verb_breaks_is_found_and_healed(tmp_path: Path) -> None:
     verbs = {
+        "wrong-data, rank: 1, for: 16": "Data",  # first: a round that ends at once has no time to be told of
         "break-collective, rank: 1": "CollectiveFailed",
         "raise, rank: 1": "UserCode",
         "full-disk, rank: 1, for: 100": "ProcessExit",
@@ -85,7 +86,6 @@ def test_what_each_verb_breaks_is_found_and_healed(tmp_path: Path) -> None:
     unseen = (
         "slow, rank: 0, for: 3, seconds: 0.1",
         "spike, rank: 0",
-        "wrong-data, rank: 1, for: 3",
     )
     planned = ("drain, rank: 0", "preempt, rank: 1, seconds: 60", "kill-agent, rank: 0")
     said, incidents = drilled(
@@ -101,7 +101,7 @@ def test_what_each_verb_breaks_is_found_and_healed(tmp_path: Path) -> None:
     assert "NOT INJECTED" not in said
     found = [(each["kind"], each["state"]) for each in incidents]
     assert found == [(kind, "Recovered") for kind in (*verbs.values(), "MemberLost")], said
-    assert " full at file://" in incidents[2]["error"]
+    assert " full at file://" in incidents[3]["error"]
 
 
 # What each fault leads to: the kind of the incident, and how its cause begins.

@@ -21,7 +21,7 @@ here = Path(sys.argv[1])
 def train(assignment):
     model = torch.nn.Linear(2, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    checkpointer = Checkpointer(run, model=model, optimizer=optimizer, every_steps=4)
+    checkpointer = Checkpointer(run, model=model, optimizer=optimizer, every_steps=4, compares_batches=False)
     for step, batch in checkpointer.steps([torch.ones(1, 2)] * 10, until=10):
         (here / f"round-{assignment.round}-step-{step}").touch()
         while (here / "closed").exists() and step == 7:

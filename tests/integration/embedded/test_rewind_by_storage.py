@@ -22,7 +22,7 @@ gates = Path(sys.argv[1])
 def train(assignment):
     model = torch.nn.Linear(2, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    checkpointer = Checkpointer(run, model=model, optimizer=optimizer, every_steps=10)
+    checkpointer = Checkpointer(run, model=model, optimizer=optimizer, every_steps=10, compares_batches=False)
     for step, batch in checkpointer.steps([torch.ones(1, 2)] * 100, until=50):
         while (gates / f"closed-{step}").exists():
             (gates / f"here-{step}-{assignment.round}").touch()

@@ -74,6 +74,7 @@ OF_DAMAGE: Mapping[str, str] = MappingProxyType(
     {
         "HoldfastSelfTestFailed": "`compute-wrong`: a node fails the preflight; it is evicted and replaced",
         "HoldfastCheckpointStale": "`full-disk`: two checkpoints fail; the next is saved",
+        "HoldfastDataWrong": "`wrong-data`: a rank takes a batch again; an hour later it is old news",
         "HoldfastCorruptionFound": "`flip-bit`: the replicas vote; the node is evicted and replaced",
         "HoldfastDivergence": "`spike`: one rank publishes a loss a hundred times too high; the job goes back",
     }
@@ -93,8 +94,8 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
 # Not fired by a fault. Why, and what is proved instead beside the trial on invented series.
 LISTED: Mapping[str, str] = MappingProxyType(
     {
-        "HoldfastStraggler": "a rank is found slow after some twenty steps of a second, which would double this run;"
-        " that one is found, with what it costs, is proved by tests/integration/embedded/test_slow_worker.py",
+        "HoldfastStraggler": "a rank is found slow after some twenty steps of a second, which would double this"
+        " run; that one is found, with what it costs, is proved by tests/integration/embedded/test_slow_worker.py",
         "HoldfastDetectorFailing": "only an error in Holdfast makes a detector fail; no input is known that does",
     }
 )

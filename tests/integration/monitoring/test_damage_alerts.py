@@ -1,7 +1,7 @@
 """Alerts about what a job computes and saves fire by a fault that befalls it, and are over when it is healed.
 
-One run: a node computes wrong from the start, then nothing can be saved for a while, then a bit flips, then one
-rank's loss goes apart from the others'.
+One run: a node computes wrong from the start, then nothing can be saved for a while, then a batch comes again,
+then a bit flips, then one rank's loss goes apart from the others'.
 """
 
 from collections.abc import Iterator
@@ -43,6 +43,12 @@ def test_checkpoints_that_cannot_be_written_get_stale(rig: Rig, run: MonitoredRu
     stale = of_job("HoldfastCheckpointStale")
     rig.until_fired(stale, within_s=START_S_MAX)
     rig.until_over(stale, within_s=START_S_MAX)
+
+
+def test_a_batch_that_comes_again_is_wrong_data(rig: Rig, run: MonitoredRun) -> None:
+    found = of_job("HoldfastDataWrong")
+    rig.until_fired(found, within_s=START_S_MAX)
+    rig.until_over(found, within_s=START_S_MAX)
 
 
 def test_a_bit_that_flips_is_corruption(rig: Rig, run: MonitoredRun) -> None:

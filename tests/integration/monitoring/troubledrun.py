@@ -75,11 +75,11 @@ from holdfast.trainer import Run
 run = Run()
 
 
-def batches():
+def batches(rank):
     number = 0
     while True:
         number += 1
-        yield torch.full((4, 8), 0.01 * (number % 7))
+        yield torch.full((4, 8), 0.01 * (rank + number % 7) + 1e-6 * number)  # no batch comes twice
 
 
 def train(part):
@@ -87,7 +87,7 @@ def train(part):
     model = torch.nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     checkpointer = Checkpointer(run, model=model, optimizer=optimizer, every_steps=20)
-    for step, batch in checkpointer.steps(batches(), until=1_000_000):
+    for step, batch in checkpointer.steps(batches(part.rank), until=1_000_000):
         loss = model(batch).square().mean()
         loss.backward()
         for each in model.parameters():
@@ -116,6 +116,7 @@ spec:
 DAMAGE = """
 - {at: {step: 0}, do: compute-wrong, node: node-2}
 - {at: {step: 45}, do: full-disk, rank: 1, for: 40}
+- {at: {step: 120}, do: wrong-data, rank: 1, for: 8}
 - {at: {step: 150}, do: flip-bit, rank: 1, bit: 23}
 - {at: {step: 190}, do: spike, rank: 2, for: 20, times: 100}
 """

@@ -71,6 +71,7 @@ def work_zone(**changed: object) -> WorkZone:
     fields: dict[str, object] = {
         "round": 3,
         "rank": 5,
+        "workers": 2,
         "steps": 4,
         "wall_ns": 2 * SECOND_NS,
         "data_ns": SECOND_NS // 2,

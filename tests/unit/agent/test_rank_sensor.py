@@ -90,7 +90,7 @@ def test_what_steps_were_made_of_is_told_with_how_long_the_process_was_found_sto
     os.waitid(os.P_PID, sleeper.pid, os.WSTOPPED)
     sensor.read(NOW + 1.5)
     (sample,) = sensor.read(NOW + 2).ranks
-    assert sample.work == StepWork(4, 2.0, 0.5, 0.25, 0.0, 0.125, 0.75, 0.0, pytest.approx(1.0), None, 512)
+    assert sample.work == StepWork(4, 2.0, 0.5, 0.25, 0.0, 0.125, 0.75, 0.0, pytest.approx(1.0), None, 512, 2)
     writer.work(work_zone(waited_ns=-1, delayed_ns=-1, round=2))
     (sample,) = sensor.read(NOW + 3).ranks
     assert sample.work is None, "of another round"
@@ -99,6 +99,8 @@ def test_what_steps_were_made_of_is_told_with_how_long_the_process_was_found_sto
 def test_about_one_batch_a_second_is_told_and_each_once(tmp_path: Path, sensor: RankSensor) -> None:
     writer = RecordWriter(tmp_path)
     writer.step(step_zone(step_time_ns=SECOND_NS // 3))
+    writer.batch(BatchZone(3, 5, (BatchPrint(1, 7, 8, -1, SECOND_NS),)))
+    sensor.read(NOW)
     taken = tuple(BatchPrint(step, 2**64 - step, 8, -1, 101 * SECOND_NS) for step in range(34, 42))
     writer.batch(BatchZone(3, 5, taken, 41, 7, 2))
     reading = sensor.read(NOW)
@@ -106,6 +108,27 @@ def test_about_one_batch_a_second_is_told_and_each_once(tmp_path: Path, sensor: 
     assert list(reading.events) == told
     assert reading.ranks[0].again == BatchAgain(41, 7, 2)
     assert sensor.read(NOW).events == ()
+
+
+def test_of_the_first_steps_of_a_round_all_are_told(tmp_path: Path, sensor: RankSensor) -> None:
+    writer = RecordWriter(tmp_path)
+    writer.step(step_zone(step_time_ns=SECOND_NS // 50))
+    told = []
+    for step in range(101, 301):
+        writer.batch(BatchZone(3, 5, (BatchPrint(step, step, 8, -1, SECOND_NS),)))
+        told += [each.step for each in sensor.read(NOW).events if isinstance(each, BatchTaken)]
+    assert told == [*range(101, 117), 128, 192, 256]
+    writer.step(step_zone(step_time_ns=SECOND_NS // 50, round=4))
+    writer.batch(BatchZone(4, 5, (BatchPrint(201, 7, 8, -1, SECOND_NS),)))
+    assert [each.step for each in sensor.read(NOW).events if isinstance(each, BatchTaken)] == [201]
+
+
+def test_the_more_ranks_there_are_the_fewer_batches_each_tells(tmp_path: Path, sensor: RankSensor) -> None:
+    writer = RecordWriter(tmp_path)
+    writer.step(step_zone(step_time_ns=SECOND_NS, world_size=256))
+    writer.batch(BatchZone(3, 5, tuple(BatchPrint(step, step, 8, -1, SECOND_NS) for step in range(1, 17))))
+    told = [each.step for each in sensor.read(NOW).events if isinstance(each, BatchTaken)]
+    assert told == [8, 12, 16], "of the newest of each power of two those that four divides"
 
 
 def test_a_record_of_the_version_before_is_read(tmp_path: Path, sensor: RankSensor) -> None:

@@ -145,6 +145,11 @@ GOES_ON: dict[str, tuple[Fault, str, Rung]] = {
         "would: report it",
         Rung.SKIP_STEP,
     ),
+    "batch on two ranks": (
+        finding(FindingKind.DATA, "the same batch on two ranks", asks=WATCH, step=45),
+        "would: report it",
+        Rung.SKIP_STEP,
+    ),
     "failed self-test": (failed_test, "would: evict node node-4", Rung.SWAP),
     "spot notice": (
         lambda job: NodeDeparting("node-2", "spot: interrupted", 120.0),

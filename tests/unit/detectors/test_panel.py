@@ -7,6 +7,7 @@ from signals import broke, exited, policy, started
 from holdfast.api.finding import FindingKind
 from holdfast.api.policy import Policy
 from holdfast.watchdog.detectors import detectors_for
+from holdfast.watchdog.detectors.batches import BatchDetector
 from holdfast.watchdog.detectors.collective_failed import CollectiveFailedDetector
 from holdfast.watchdog.detectors.condition import ConditionDetector
 from holdfast.watchdog.detectors.detector import Detector, Disconnected
@@ -22,6 +23,7 @@ from holdfast.watchdog.detectors.replica_vote import ReplicaVoteDetector
 from holdfast.watchdog.detectors.straggler import StragglerDetector
 from holdfast.watchdog.detectors.thermal import ThermalDetector
 from holdfast.watchdog.detectors.user_code import EarlyExitDetector
+from holdfast.watchdog.detectors.workload import WorkloadDetector
 
 
 def on(policy: Policy) -> tuple[Detector, ...]:
@@ -48,6 +50,8 @@ def test_there_is_one_detector_of_each_class() -> None:
             ProcessExitDetector,
             HangDetector,
             CollectiveFailedDetector,
+            BatchDetector,
+            WorkloadDetector,
         )
     )
 

@@ -11,6 +11,7 @@ import logging
 import mmap
 import os
 import time
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ class RankRecord:
         self._other_sequences = {offset: _even(mapping, offset) for offset in others}
         self._pid = os.getpid()
         self._times: ThreadTimes | None = None
+        self._workers = UNKNOWN_INT
         self._publish_nothing(UNKNOWN_INT, UNKNOWN_INT, UNKNOWN_INT, UNKNOWN_INT)
         self.beat(UNKNOWN_INT)
         mapping[: rankrecord.HEADER.size] = rankrecord.pack_header()
@@ -80,8 +82,9 @@ class RankRecord:
         self._publish_proof()
         self._work = StepWork(self._times, now)
         self._publish_work(now - PUBLISHED_EVERY_NS)
-        self._batches = BatchZone(round, rank, ())
-        self._publish_batches()
+        self._again = (0, UNKNOWN_INT, UNKNOWN_INT)
+        packed = rankrecord.pack_batch(BatchZone(round, rank, ()))
+        self._write_zone(rankrecord.BATCH_SEQUENCE_OFFSET, rankrecord.BATCH_OFFSET, packed)
 
     @property
     def last_step(self) -> int | None:
@@ -120,6 +123,7 @@ class RankRecord:
         if self._times is not None:
             self._times.close()
         self._times = ThreadTimes() if waits_on_host else None
+        self._workers = UNKNOWN_INT
         self._publish_nothing(part.round, part.rank, part.local_rank, part.world_size)
 
     def step(
@@ -153,6 +157,11 @@ class RankRecord:
         self._phase_started_ns = now
         self._publish(now)
         self._work.phase(phase, now)
+
+    def workers(self, count: int) -> None:
+        """So many processes load this rank's data. Published with the next step."""
+        self._workers = count
+        self._work_due_ns = 0
 
     def snapshotted(self, step: int) -> None:
         """The state after `step` is whole in the node's memory."""
@@ -213,14 +222,14 @@ class RankRecord:
 
     def batch(self, batch: BatchPrint, again_first: int | None) -> None:
         """This rank takes `batch` for its step; `again_first` is the step for which its process took it before."""
-        known = self._batches
-        newest = (*known.batches, batch)[-rankrecord.BATCHES_KEPT :]
-        if again_first is None:
-            self._batches = msgspec.structs.replace(known, batches=newest)
-        else:
-            again = {"again_step": batch.step, "first_step": again_first, "again_count": known.again_count + 1}
-            self._batches = msgspec.structs.replace(known, batches=newest, **again)
-        self._publish_batches()
+        if again_first is not None:
+            self._again = (self._again[0] + 1, batch.step, again_first)
+        mapping, sequence = self._mapping, self._other_sequences[rankrecord.BATCH_SEQUENCE_OFFSET]
+        _write_sequence(mapping, rankrecord.BATCH_SEQUENCE_OFFSET, sequence + 1)
+        rankrecord.AGAIN.pack_into(mapping, rankrecord.AGAIN_OFFSET, *self._again)
+        rankrecord.BATCH_SLOT.pack_into(mapping, rankrecord.slot_offset(batch.step), *_fields_of(batch))
+        _write_sequence(mapping, rankrecord.BATCH_SEQUENCE_OFFSET, sequence + 2)
+        self._other_sequences[rankrecord.BATCH_SEQUENCE_OFFSET] = sequence + 2
 
     def beat(self, collective_sequence: int) -> None:
         """The process runs; its default group has issued `collective_sequence` collectives."""
@@ -258,13 +267,10 @@ class RankRecord:
         self._work_due_ns = now_ns + PUBLISHED_EVERY_NS
         sequence, mapping = self._work_sequence, self._mapping
         _write_sequence(mapping, rankrecord.WORK_SEQUENCE_OFFSET, sequence + 1)
-        _write_work(mapping, rankrecord.WORK_OFFSET, *self._identity[:2], *self._work.fields())
+        about = (*self._identity[:2], self._workers)
+        _write_work(mapping, rankrecord.WORK_OFFSET, *about, *self._work.fields())
         _write_sequence(mapping, rankrecord.WORK_SEQUENCE_OFFSET, sequence + 2)
         self._work_sequence = sequence + 2
-
-    def _publish_batches(self) -> None:
-        packed = rankrecord.pack_batch(self._batches)
-        self._write_zone(rankrecord.BATCH_SEQUENCE_OFFSET, rankrecord.BATCH_OFFSET, packed)
 
     def _publish_replica(self) -> None:
         round_, rank, *_ = self._identity
@@ -289,6 +295,7 @@ class RankRecord:
         self._other_sequences[sequence_offset] = sequence + 2
 
 
+_fields_of = attrgetter(*BatchPrint.__struct_fields__)
 _write_sequence = rankrecord.SEQUENCE.pack_into
 _write_step = rankrecord.STEP.pack_into
 _write_work = rankrecord.WORK.pack_into

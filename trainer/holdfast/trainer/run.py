@@ -15,6 +15,7 @@ from torch.nn import Module
 
 from holdfast.api.checkpoint import Standing, StoredCheckpoint
 from holdfast.api.control import Assignment, Entered, Finished, Reenters, RoundLeft, round_environment
+from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.membership import (
     CheckpointCommitted,
     CheckpointsStored,
@@ -27,6 +28,7 @@ from holdfast.api.round import Follows, Reentry, Tier
 from holdfast.api.runmanifest import RunManifest, fitted
 from holdfast.api.telemetry import NonFinite
 from holdfast.trainer import host
+from holdfast.trainer.batches import Batches
 from holdfast.trainer.chronicle import Chronicle
 from holdfast.trainer.drill import Drill
 from holdfast.trainer.frameworks import ANY_ROUND, forget_round, reenters
@@ -89,6 +91,7 @@ class Run:
         self._loss = Scalar(partial(self._not_finite, "loss"))
         self._grad_norm = Scalar(partial(self._not_finite, "grad_norm"))
         self._skips = Skips(self._record)
+        self._batches = Batches()
         self._stay: Stay | None = None
         self._drill: Drill | None = None
         self._last_word: NonFinite | None = None  # of the round that was finished
@@ -127,11 +130,51 @@ class Run:
         self._record.step(
             step, self._loss.take(step, loss), self._grad_norm.take(step, grad_norm), tokens, longest
         )
+        if self._batches.is_open:
+            self._batches.completed(step, self._record)
         if self._watched is not None:
             self._watched.completed(step)
         if self._rehearsing is not None:
             self._rehearsing.completed(step, loss, grad_norm)
         self._here().check()
+
+    def batch(self, step: int, samples: object, *, tokens: int | None = None) -> None:
+        """This rank takes `samples` for `step`; of several calls for a step, all of them. Before `step`.
+
+        A tensor, or mappings, tuples or lists of tensors, whose first dimension is samples, in host memory. They
+        are told apart by 64 bits (`batchprint.py`), so that the watchdog finds a batch that comes twice, on two
+        ranks or in an epoch, and a restart at the wrong sample. `tokens` are how many there are, where the first
+        tensor is not all tokens. Costs about a nanosecond a token, and where that is more than a two-hundredth
+        of the time, is done for the steps only that a power of two divides. `Checkpointer.steps` does it unasked.
+
+        Raises InvalidInput for tensors on a device, and where there is no tensor.
+        """
+        self._batches.take(step, samples, tokens=tokens)
+
+    def took(self, step: int, samples: object) -> None:
+        """As `batch`, for a loop that does not know what it hands on: the log tells once of what has no print."""
+        self._batches.take_if_possible(step, samples)
+
+    def epoch(self, number: int) -> None:
+        """The data of epoch `number` begin: batches of the epochs before may come again.
+
+        Without it, what comes again in order from its first batch on is taken for a further epoch.
+        """
+        self._batches.epoch(number)
+
+    def pass_begins(self) -> None:
+        """As `epoch`, for a loop that does not know which one it is."""
+        self._batches.forget()
+
+    def loader(self, *, workers: int) -> None:
+        """This rank's data come from so many processes of a loader; 0: the training process reads them itself.
+
+        What is told of a loader that is too slow says how many would do. `Checkpointer.steps` finds it out from
+        torch's DataLoader. Raises InvalidInput when it is negative.
+        """
+        if workers < 0:
+            raise InvalidInput(Problem(field="workers", value=workers, fix="write 0 or more"))
+        self._record.workers(workers)
 
     def should_skip(
         self,
@@ -394,6 +437,7 @@ class Run:
             self._record_rank = assignment.local_rank
         self._record.begin(assignment, waits_on_host=self._backend == "gloo")
         self._skips = Skips(self._record)
+        self._batches.forget_open()
         self._loss.forget()
         self._grad_norm.forget()
         self._chronicle.enter(assignment, self._loss, self._grad_norm)

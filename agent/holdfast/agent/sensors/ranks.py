@@ -47,6 +47,8 @@ _NANOSECONDS: Final = 1e9
 # read at every look: no number of files may keep the agent from its work, or fill a report.
 _FILES_MAX: Final = 8192
 _RECORDS_MAX: Final = 256  # a node has some dozen ranks
+_FIRST_STEPS: Final = 16  # of a round, which are told of more often
+_TELLERS: Final = 64  # ranks that may each tell of a batch in every second
 
 _Told = ParametersFingerprinted | DeviceAnswered | ParametersChanged | BatchTaken
 _TOLD: msgspec.msgpack.Decoder[tuple[RankSample, tuple[_Told, ...]]] = msgspec.msgpack.Decoder(
@@ -232,6 +234,7 @@ class _FollowedRank:
         self._work: WorkZone | None = None
         self._stopped = _StoppedTime()
         self._batch: BatchZone | None = None
+        self._began = (UNKNOWN_INT, UNKNOWN_INT)  # the round of its batches, and the first step seen of it
         self._fingerprints = _ToldUpTo()
         self._proofs = _ToldUpTo()
         self._batches = _ToldUpTo()
@@ -286,13 +289,21 @@ class _FollowedRank:
         return _Look(sample, reason, told)
 
     def _told_of_batches(self) -> BatchZone | None:
-        """The batches that are worth telling: about one a second, the same steps on all ranks."""
+        """The batches that are worth telling: one in a second or two, the same steps on all ranks, and the first
+        of a round, which say how it began. Where there are more than `_TELLERS` ranks so many fewer each, so that
+        a large job does not drown in them.
+        """
         zone, step = self._batch, self._step
         if zone is None or step is None or not zone.batches:
             return None
+        if self._began[0] != zone.round:
+            self._began = (zone.round, zone.batches[0].step)
         a_second = _NANOSECONDS / step.step_time_ns if step.step_time_ns > 0 else 1.0
-        every = 1 << max(0, ceil(log2(max(a_second, 1.0))))
-        return replace(zone, batches=tuple(each for each in zone.batches if each.step % every == 0))
+        share = max(1.0, step.world_size / _TELLERS)
+        usual, early = (1 << ceil(log2(max(each * share, 1.0))) for each in (a_second, 1.0))
+        first_up_to = self._began[1] + _FIRST_STEPS * early
+        told = [each for each in zone.batches if each.step % (early if each.step < first_up_to else usual) == 0]
+        return replace(zone, batches=tuple(told))
 
     def close(self) -> None:
         self._record.close()
@@ -383,6 +394,7 @@ def _work_of(zone: WorkZone, stopped_s: float) -> StepWork:
         stopped_s=stopped_s,
         tokens=_known(zone.tokens),
         longest=_known(zone.longest),
+        workers=_known(zone.workers),
     )
 
 

@@ -18,7 +18,7 @@ A YAML list, executed in order, each entry once:
     slow             rank          each of `for` (default 10) steps takes `seconds` (1) longer
     nan              rank          its model computes NaN for `for` (1) steps, at `step` or soon after
     spike            rank          publishes the loss of `for` (1) steps `times` (100) what it is
-    wrong-data       rank          the batch before is given again in `for` (1) steps
+    wrong-data       rank          the batch before is given in `for` (1) steps in its place
     full-disk        rank          nothing of a checkpoint can be written (ENOSPC) for `for` (50) steps
     flip-bit         rank          bit `bit` (default 12) of a parameter of it is flipped, at `step` or soon after
     kill-node        rank or node  everything of the node is killed at once
@@ -88,7 +88,7 @@ class Deed(StrEnum):
     SLOW = "slow", (*_RANK, "for", "seconds")
     NAN = "nan", (*_RANK, "for"), (FindingKind.NON_FINITE,)
     SPIKE = "spike", (*_RANK, "for", "times")
-    WRONG_DATA = "wrong-data", (*_RANK, "for")  # replicas stay equal, since their gradients are averaged
+    WRONG_DATA = "wrong-data", (*_RANK, "for"), (FindingKind.DATA,)
     FULL_DISK = "full-disk", (*_RANK, "for"), (FindingKind.PROCESS_EXIT,)  # after three saves that failed in a row
     FLIP_BIT = "flip-bit", (*_RANK, "bit"), (FindingKind.CORRUPTION,)
     KILL_NODE = "kill-node", _EITHER, (FindingKind.MEMBER_LOST,)

@@ -22,6 +22,7 @@ EXPLAINS = {
     FindingKind.PROCESS_EXIT: 2,
     FindingKind.NON_FINITE: 3,
     FindingKind.DIVERGENCE: 3,
+    FindingKind.DATA: 1,
     FindingKind.USER_CODE: 3,
     FindingKind.NOTHING_TO_RESTORE: 3,
     FindingKind.MEMBER_LOST: 4,

@@ -297,6 +297,7 @@ RULES: Mapping[FindingKind, Callable[[JobState, Policy, Finding, float], Decisio
     FindingKind.CORRUPTION: _corruption,
     FindingKind.NON_FINITE: _non_finite,
     FindingKind.DIVERGENCE: _divergence,
+    FindingKind.DATA: _asked,
 }
 
 

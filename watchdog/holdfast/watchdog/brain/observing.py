@@ -85,6 +85,7 @@ ENDS_THE_ROUND: Mapping[FindingKind, bool] = {
     FindingKind.NON_FINITE: False,
     FindingKind.DIVERGENCE: False,
     FindingKind.STRAGGLER: False,
+    FindingKind.DATA: False,
 }
 # With every process alive a round that stands still may go on; without one that has left, it cannot.
 STANDS_STILL = (FindingKind.COLLECTIVE_FAILED, FindingKind.HANG)

@@ -1,6 +1,7 @@
 """One file per fault class; all pure. `detectors_for` makes those of one job."""
 
 from holdfast.api.policy import Policy
+from holdfast.watchdog.detectors.batches import BatchDetector
 from holdfast.watchdog.detectors.collective_failed import CollectiveFailedDetector
 from holdfast.watchdog.detectors.condition import ConditionDetector
 from holdfast.watchdog.detectors.detector import Detector
@@ -16,6 +17,7 @@ from holdfast.watchdog.detectors.replica_vote import ReplicaVoteDetector
 from holdfast.watchdog.detectors.straggler import StragglerDetector
 from holdfast.watchdog.detectors.thermal import ThermalDetector
 from holdfast.watchdog.detectors.user_code import EarlyExitDetector
+from holdfast.watchdog.detectors.workload import WorkloadDetector
 
 
 def detectors_for(policy: Policy) -> tuple[Detector, ...]:
@@ -35,4 +37,6 @@ def detectors_for(policy: Policy) -> tuple[Detector, ...]:
         ProcessExitDetector(policy),
         HangDetector(policy),
         CollectiveFailedDetector(policy),
+        BatchDetector(policy),
+        WorkloadDetector(policy),
     )

@@ -1,0 +1,47 @@
+"""What a Checkpointer tells its run of the data that pass through it."""
+
+from collections.abc import Iterable
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from holdfast.checkpoint import Checkpointer, Standalone
+
+
+class Told(Standalone):
+    """Remembers it, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[object] = []
+
+    def took(self, step: int, batch: object, /) -> None:
+        self.said.append((step, batch))
+
+    def pass_begins(self) -> None:
+        self.said.append("a further pass")
+
+    def loader(self, *, workers: int) -> None:
+        self.said.append(f"{workers} workers")
+
+
+def passed(*data: Iterable[object], compares_batches: bool = True) -> list[object]:
+    run, model = Told(), torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    checkpointer = Checkpointer(run, model=model, optimizer=optimizer, compares_batches=compares_batches)
+    for each in data:
+        for step, batch in checkpointer.steps(each):
+            assert not compares_batches or run.said[-1] == (step, batch), "before the loop has it"
+    return run.said
+
+
+def test_each_batch_is_told_and_each_further_pass() -> None:
+    assert passed("ab", "a") == [(1, "a"), (2, "b"), "a further pass", (3, "a")]
+
+
+def test_a_script_that_tells_by_itself_is_not_doubled() -> None:
+    assert passed("ab", compares_batches=False) == []
+
+
+def test_of_a_loader_of_torch_it_is_told_how_many_processes_it_has() -> None:
+    assert passed(DataLoader(TensorDataset(torch.ones(1))), compares_batches=False) == ["0 workers"]

@@ -1,0 +1,325 @@
+"""Batches that are wrong, and the look-alikes that are right."""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import pytest
+from signals import JOB, a_round, policy, rank_sample, reported
+
+from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
+from holdfast.api.policy import XidAction
+from holdfast.api.round import Restore, Tier
+from holdfast.api.telemetry import BatchAgain, BatchTaken
+from holdfast.watchdog.detectors import batches
+from holdfast.watchdog.detectors.batches import AGAIN, OFFSET, OPEN_MAX, SAME, STEPS_KEPT, BatchDetector
+from holdfast.watchdog.detectors.detector import RoundStarted
+
+GLOBAL = 24  # samples of a step
+Numbers = Sequence[int]
+Share = Callable[[int, int, int], Numbers]
+"""The numbers of the samples that a rank takes for a step: step, rank, world."""
+
+
+def sample_print(number: int) -> int:
+    return (number * 0x9E3779B97F4A7C15 ^ number << 7) % 2**64
+
+
+def fair(step: int, rank: int, world: int) -> Numbers:
+    """Every step has the next samples, whatever the world."""
+    first = (step - 1) * GLOBAL
+    return range(first + GLOBAL * rank // world, first + GLOBAL * (rank + 1) // world)
+
+
+def later(share: Share, by: int) -> Share:
+    return lambda step, rank, world: share(step + by, rank, world)
+
+
+class Job:
+    """Nodes of two ranks, one report of each a step."""
+
+    def __init__(self, *, nodes: int = 2, **changes: object) -> None:
+        self.detector = BatchDetector(policy(nodes_max=8, **changes))
+        self.now, self.number, self.nodes = 100.0, 0, nodes
+        self.found: list[Finding] = []
+        self.round()
+
+    def round(self, *, nodes: int | None = None, restore: Restore | None = None) -> "Job":
+        self.number += 1
+        self.nodes = nodes or self.nodes
+        shown = msgspec.structs.replace(a_round(self.number, nodes=self.nodes), restore=restore or Restore())
+        self.detector.observe(RoundStarted(shown), self.now)
+        return self
+
+    def train(
+        self,
+        steps: Sequence[int],
+        share: Share = fair,
+        *,
+        tokens: int = 10,
+        tellers: Sequence[int] = range(99),
+    ) -> "Job":
+        world = 2 * self.nodes
+        for step in steps:
+            self.now += 1.0
+            for node in range(self.nodes):
+                told = []
+                for rank in (2 * node, 2 * node + 1):
+                    numbers = share(step, rank, world)
+                    value = sum(map(sample_print, numbers)) % 2**64
+                    counts = (len(numbers), tokens * len(numbers))
+                    told.append(BatchTaken(self.number, rank, step, value, 0.1, *counts))
+                events = tuple(each for each in told if each.rank in tellers)
+                self.found += self.detector.observe(reported(f"n{node}", events=events), self.now)
+                self.wait(0.0)
+        return self
+
+    def wait(self, seconds: float = 10.0) -> "Job":
+        self.now += seconds
+        wakeup = self.detector.next_wakeup()
+        if wakeup is not None and wakeup <= self.now:
+            self.found += self.detector.elapse(self.now)
+        return self
+
+    @property
+    def causes(self) -> list[str]:
+        return [each.cause for each in self.found]
+
+
+def one_shard(step: int, rank: int, world: int) -> Numbers:
+    """Rank 3 reads the shard of rank 1."""
+    return fair(step, 1 if rank == 3 else rank, world)
+
+
+def replicas_of(model_ranks: int) -> Share:
+    return lambda step, rank, world: fair(step, rank // model_ranks, world // model_ranks)
+
+
+# Two ranks with one batch
+
+
+def test_two_ranks_that_read_the_same_shard_are_named_once() -> None:
+    job = Job().train([1], one_shard)
+    assert job.found == [], "one step may be chance"
+    job.train(range(2, 20), one_shard)
+    (finding,) = job.found
+    assert (finding.kind, finding.cause, finding.round) == (FindingKind.DATA, SAME, 1)
+    assert finding.subject == Subject(JOB, node="n0", member="m0", rank=1)
+    assert finding.also == (Subject(JOB, node="n1", member="m1", rank=3),)
+    assert (finding.asks, finding.confidence, finding.step) == (XidAction.WATCH, Confidence.CERTAIN, 2)
+    assert "ranks 1, 3" in finding.error
+    assert "6 samples" in finding.error
+    job.round().train(range(1, 5), one_shard)
+    assert job.causes == [SAME, SAME], "and in a later round again"
+
+
+def test_ranks_that_all_read_all_are_named_together() -> None:
+    (finding,) = Job(nodes=4).train(range(1, 9), lambda step, rank, world: fair(step, 0, world)).found
+    assert "ranks 0-7" in finding.error
+    assert len(finding.also) == 7
+
+
+def test_they_are_named_though_not_all_ranks_tell() -> None:
+    assert Job().train(range(1, 9), one_shard, tellers=(1, 3)).causes == [SAME]
+
+
+def test_ranks_of_one_model_rightly_have_the_same_batch() -> None:
+    job = Job(nodes=4, model_ranks=2, tensor=2).train(range(1, 20), replicas_of(2))
+    assert job.found == []
+    # Replicas that have the same batch are two all the same.
+    job.round().train(range(20, 40), lambda step, rank, world: fair(step, 0, 4))
+    assert job.causes == [SAME]
+
+
+def test_so_have_stages_of_a_pipeline_in_whichever_order_ranks_are_counted() -> None:
+    neighbours = Job(nodes=4, model_ranks=4, tensor=2).train(range(1, 20), replicas_of(4))
+    outermost = Job(nodes=4, model_ranks=4, tensor=2).train(
+        range(1, 20), lambda step, rank, world: fair(step, rank // 2 % 2, 2)
+    )
+    assert neighbours.found == outermost.found == []
+
+
+def test_the_last_batches_may_be_smaller_or_empty() -> None:
+    def last(step: int, rank: int, world: int) -> Numbers:
+        return fair(step, rank, world) if step < 10 else [] if rank > 1 else [999 + step + rank]
+
+    assert Job().train(range(1, 13), last).found == []
+
+
+# A batch that comes again
+
+
+def test_a_batch_that_a_rank_takes_again_is_told_with_its_steps() -> None:
+    job = Job().train(range(1, 9))
+    again = rank_sample(2, again=BatchAgain(8, 3, 1)), rank_sample(3, again=BatchAgain(7, 2, 2))
+    for each in again:
+        job.found += job.detector.observe(reported("n1", each), job.now)
+    assert job.found == [], "others are waited for"
+    job.wait()
+    (finding,) = job.found
+    assert (finding.kind, finding.cause, finding.step, finding.asks) == (
+        FindingKind.DATA,
+        AGAIN,
+        7,
+        XidAction.WATCH,
+    )
+    assert (finding.subject.rank, [each.rank for each in finding.also]) == (2, [3])
+    assert "ranks 2-3 took a batch of 6 samples a second time" in finding.error
+    assert "rank 3 that of step 2 for step 7, 2 in all" in finding.error
+    job.found += job.detector.observe(reported("n1", again[0]), job.now)
+    assert job.wait().causes == [AGAIN]
+
+
+def test_it_is_told_of_ranks_that_told_of_no_batch_too() -> None:
+    job = Job()
+    job.found += job.detector.observe(reported("n0", rank_sample(0, again=BatchAgain(8, 3, 1))), job.now)
+    assert "took a batch a second time" in job.wait().found[0].error
+
+
+def test_steps_that_had_a_batch_again_rightly_have_another_when_they_are_trained_again() -> None:
+    job = Job().train(range(1, 40))
+    job.train(range(40, 50), lambda step, rank, world: fair(39 if rank == 1 else step, rank, world))
+    for step in (40, 49):
+        again = rank_sample(1, again=BatchAgain(step, step - 1 if step == 40 else 48, step - 39))
+        job.found += job.detector.observe(reported("n0", again), job.now)
+    assert job.wait().causes == [AGAIN]
+    assert job.round().train(range(45, 60)).causes == [AGAIN]
+    assert job.round().train(range(35, 60), later(fair, 3)).causes == [AGAIN, OFFSET], "what was right is known"
+
+
+# A restart at the wrong sample
+
+
+def test_a_step_that_is_trained_again_with_what_it_had_is_right() -> None:
+    job = Job().train(range(1, 50)).round().train(range(30, 80))
+    assert job.found == []
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_in_a_world_of_any_size(nodes: int) -> None:
+    assert Job().train(range(1, 50)).round(nodes=nodes).train(range(30, 80)).found == []
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+@pytest.mark.parametrize(("by", "says"), [(-9, "9 steps too early"), (5, "5 steps too late")])
+def test_data_that_begin_elsewhere_are_told_with_how_far_off(nodes: int, by: int, says: str) -> None:
+    job = Job().train(range(1, 50)).round(nodes=nodes).train(range(30, 60), later(fair, by))
+    (finding,) = job.found
+    assert (finding.kind, finding.cause, finding.subject) == (FindingKind.DATA, OFFSET, Subject(JOB))
+    assert (finding.step, finding.round, finding.asks) == (30, 2, XidAction.WATCH)
+    assert finding.confidence is Confidence.CERTAIN
+    assert says in finding.error
+    assert f"about {abs(by) * GLOBAL} samples" in finding.error
+
+
+def test_data_that_begin_from_the_start_are_found_though_no_step_is_trained_again() -> None:
+    """As when the checkpoint is as new as what was trained last."""
+    job = Job().train(range(1, 50)).round().train(range(50, 60), later(fair, -49))
+    (finding,) = job.found
+    assert (finding.cause, finding.step) == (OFFSET, 50)
+    assert "49 steps too early" in finding.error
+
+
+def test_data_that_differ_from_all_that_is_known_are_told_without() -> None:
+    job = Job().train(range(1, 50)).round().train(range(30, 60), later(fair, 1000))
+    (finding,) = job.found
+    assert (finding.cause, finding.confidence) == (OFFSET, Confidence.UNKNOWN)
+    assert "changed at random" in finding.error
+
+
+def test_steps_that_were_only_seen_now_and_then_are_enough() -> None:
+    job = Job().train(range(0, 2000, 16)).round().train(range(1504, 2500, 32), later(fair, -480))
+    assert job.causes == [OFFSET]
+    assert "480 steps too early" in job.found[0].error
+
+
+def test_batches_that_are_passed_over_rightly_differ() -> None:
+    restore = Restore(tier=Tier.CHECKPOINT, step=29, skip_until=50)
+    job = Job().train(range(1, 50)).round(restore=restore).train(range(30, 60), later(fair, 21))
+    assert job.found == []
+    # What follows goes on from there.
+    job.round().train(range(40, 70), later(fair, 21))
+    assert job.found == []
+    job.round().train(range(40, 70), later(fair, 11))
+    assert job.causes == [OFFSET]
+    asked = Restore(tier=Tier.CHECKPOINT, step=29, skip_batches=5)
+    assert Job().train(range(1, 50)).round(restore=asked).train(range(30, 60), later(fair, 5)).found == []
+
+
+def test_padding_of_another_world_is_nothing_else() -> None:
+    """Samples that are padded to the longest of a rank's batch have other contents on fewer ranks."""
+
+    def padded(step: int, rank: int, world: int) -> Numbers:
+        return [number * 100 + world for number in fair(step, rank, world)]
+
+    job = Job().train(range(1, 50), padded, tokens=10)
+    assert job.round(nodes=1).train(range(30, 60), padded, tokens=11).found == []
+    assert job.round(nodes=1).train(range(30, 60), later(padded, -3), tokens=11).causes == [OFFSET]
+
+
+def test_a_world_that_takes_more_samples_a_step_is_not_compared() -> None:
+    def as_large(step: int, rank: int, world: int) -> Numbers:
+        return range(6 * (step * world + rank), 6 * (step * world + rank + 1))
+
+    assert Job().train(range(1, 50), as_large).round(nodes=4).train(range(30, 60), as_large).found == []
+
+
+def test_epochs_of_the_same_order_are_no_offset() -> None:
+    def in_epochs(step: int, rank: int, world: int) -> Numbers:
+        return fair(step % 100, rank, world)
+
+    assert Job().train(range(1, 250), in_epochs).round().train(range(250, 300), in_epochs).found == []
+
+
+def test_data_that_are_always_the_same_prove_nothing_about_where_they_begin() -> None:
+    constant = Job(nodes=2).train(range(1, 50), lambda step, rank, world: fair(1, rank, world))
+    constant.round().train(range(50, 60), lambda step, rank, world: fair(1, rank, world))
+    assert OFFSET not in constant.causes
+
+
+def test_a_step_that_not_all_ranks_tell_of_is_not_judged() -> None:
+    job = (
+        Job()
+        .train(range(1, 50), tellers=(0, 1, 2))
+        .round()
+        .train(range(30, 60), later(fair, 3), tellers=(0, 1, 2))
+    )
+    assert job.found == []
+
+
+# What counts, and how much is kept
+
+
+def test_what_does_not_belong_to_the_round_or_the_node_is_no_evidence() -> None:
+    job = Job()
+    for step in range(1, 9):
+        foreign = (
+            BatchTaken(2, 0, step, 7, 0.1, 6),
+            BatchTaken(1, 2, step, 7, 0.1, 6),
+            BatchTaken(1, 1, step, 7, 0.1, 6),
+        )
+        job.found += job.detector.observe(reported("n0", events=foreign), job.now)
+    assert job.found == []
+
+
+def test_what_is_told_a_second_time_counts_once() -> None:
+    job = Job()
+    for step in range(1, 50):
+        job.train([step]).train([step])
+    assert job.round().train(range(30, 60)).found == []
+
+
+def test_memory_is_bounded() -> None:
+    job = Job().train(range(1, STEPS_KEPT + 100))
+    assert len(job.detector._history) == STEPS_KEPT
+    assert not job.detector._open
+    job.train(range(STEPS_KEPT + 100, STEPS_KEPT + 200), tellers=(0,))
+    assert Job(nodes=8).detector._open_max == OPEN_MAX
+    assert len(job.detector._open) == OPEN_MAX
+    job.train([STEPS_KEPT + 101], tellers=(1,))
+    assert len(job.detector._open) == OPEN_MAX, "what was dropped is not opened again"
+
+
+def test_what_is_alike_is_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "_TWINS_MAX", 4)
+    (finding,) = Job(nodes=4).train(range(1, 9), lambda step, rank, world: fair(step, 0, world)).found
+    assert "ranks 0-3" in finding.error

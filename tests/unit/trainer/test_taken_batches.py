@@ -1,0 +1,265 @@
+"""What a process takes: what comes again, of which steps prints are worth their time, and what is published."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from trainer_builders import assignment
+
+from holdfast.api import rankrecord
+from holdfast.api.control import RUN_DIRECTORY_VARIABLE, Assignment, record_file_name
+from holdfast.api.errors import InvalidInput
+from holdfast.api.rankrecord import BATCHES_KEPT, BatchZone, power_of_two_in
+from holdfast.trainer import Run
+from holdfast.trainer.batches import EPOCH_STEPS_MIN, SHARE, Batches, Pace, Taken
+from holdfast.trainer.batchprint import print_of
+from holdfast.trainer.record import RankRecord, open_record
+
+
+def batch(number: int) -> Tensor:
+    return torch.tensor([[number, 1], [number, 2]])
+
+
+def value(number: int) -> int:
+    told = print_of(batch(number))
+    assert told is not None
+    return told.value
+
+
+class Process:
+    """One that takes batch after batch, and publishes in `folder`."""
+
+    def __init__(self, folder: Path, clock_ns: Callable[[], int] = lambda: 0) -> None:
+        self.batches, self.folder = Batches(clock_ns), folder
+        self.record: RankRecord = open_record(folder, 0)
+        self.begin(1)
+
+    def begin(self, round: int) -> "Process":
+        self.record.begin(assignment(round=round, rank=0, world_size=1, local_rank=0))
+        self.batches.forget_open()
+        return self
+
+    def train(self, step: int, *numbers: int) -> "Process":
+        for number in numbers:
+            self.batches.take(step, batch(number), tokens=None)
+        self.batches.completed(step, self.record)
+        return self
+
+    @property
+    def zone(self) -> BatchZone:
+        return rankrecord.unpack_batch((self.folder / record_file_name(0)).read_bytes())
+
+    @property
+    def again(self) -> tuple[int, int, int]:
+        return self.zone.again_step, self.zone.first_step, self.zone.again_count
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Process:
+    return Process(tmp_path)
+
+
+def test_a_step_is_published_when_it_is_complete(process: Process) -> None:
+    process.batches.take(5, batch(1), tokens=None)
+    assert process.zone.batches == ()
+    process.batches.take(5, batch(2), tokens=None)
+    process.batches.completed(5, process.record)
+    (told,) = process.zone.batches
+    assert (told.step, told.value) == (5, (value(1) + value(2)) % 2**64)
+    assert (told.samples, told.tokens) == (4, 8)
+    assert not process.batches.is_open
+
+
+def test_tokens_that_the_script_counts_go_before_those_that_are_seen(process: Process) -> None:
+    process.batches.take(1, batch(1), tokens=3)
+    process.batches.completed(1, process.record)
+    process.batches.take(2, torch.rand(2, 2), tokens=None)
+    process.batches.completed(2, process.record)
+    assert [each.tokens for each in process.zone.batches] == [3, -1]
+
+
+def test_a_batch_of_another_step_than_the_one_that_is_complete_is_not_told(process: Process) -> None:
+    process.batches.take(5, batch(1), tokens=None)
+    process.batches.completed(6, process.record)
+    process.batches.take(7, batch(1), tokens=None)
+    process.begin(2)
+    assert not process.batches.is_open
+    assert process.zone.batches == ()
+
+
+def test_the_newest_of_each_power_of_two_are_kept(process: Process) -> None:
+    for step in range(1, 300):
+        process.train(step, step)
+    told = [each.step for each in process.zone.batches]
+    assert told == sorted(told)
+    for power in range(BATCHES_KEPT - 1):
+        multiples = [step for step in range(1, 300) if step % 2**power == 0]
+        assert set(multiples[-2:]) <= set(told), f"of every {2**power}th step the newest two"
+    assert max(step for step in told if step % 128 == 0) == 256
+    assert [power_of_two_in(step) for step in (1, 2, 12, 128, 1024, 0)] == [0, 1, 2, 7, 7, 7]
+
+
+def test_a_batch_that_comes_again_is_told_with_both_steps(process: Process) -> None:
+    process.train(1, 10).train(2, 11).train(3, 12).train(4, 11)
+    assert process.again == (4, 2, 1)
+    process.train(5, 13)
+    assert process.again == (4, 2, 1)
+    process.train(6, 12)
+    assert process.again == (6, 3, 2)
+
+
+def test_a_step_trained_again_may_have_its_batch_again(process: Process) -> None:
+    for step in range(1, 10):
+        process.train(step, step)
+    process.begin(2)
+    for step in range(5, 12):
+        process.train(step, step)
+    assert process.again == (-1, -1, 0)
+    process.train(12, 3)
+    assert process.again == (12, 3, 1), "what was taken before the restart still counts"
+
+
+def test_batches_of_a_history_that_was_left_may_come_at_other_steps(process: Process) -> None:
+    """As where batches are passed over."""
+    for step in range(1, 10):
+        process.train(step, step)
+    process.begin(2)
+    for step in range(5, 9):
+        process.train(step, step + 3)
+    assert process.again == (-1, -1, 0)
+
+
+def test_a_further_epoch_may_have_all_batches_again(process: Process) -> None:
+    process.batches.epoch(1)
+    for step in range(1, 5):
+        process.train(step, step)
+    process.batches.epoch(1)
+    process.train(5, 2)
+    assert process.again == (5, 2, 1), "the epoch is the same"
+    process.batches.epoch(2)
+    process.train(6, 1).train(7, 2)
+    assert process.again == (5, 2, 1)
+
+
+def test_what_comes_again_from_the_first_batch_on_is_an_epoch_that_nobody_told(process: Process) -> None:
+    length = EPOCH_STEPS_MIN
+    for step in range(3 * length):
+        process.train(step + 1, step % length)
+    assert process.again == (-1, -1, 0)
+    process.train(3 * length + 1, 7)
+    assert process.again[0] == 3 * length + 1, "not from the first batch on"
+
+
+def test_a_loader_that_gives_one_batch_again_and_again_is_no_epoch(process: Process) -> None:
+    for step in range(1, 6):
+        process.train(step, 1)
+    assert process.again == (5, 4, 4)
+
+
+def test_where_epochs_are_told_none_is_guessed(process: Process) -> None:
+    process.batches.epoch(1)
+    for step in range(EPOCH_STEPS_MIN + 1):
+        process.train(step + 1, step % EPOCH_STEPS_MIN)
+    assert process.again == (EPOCH_STEPS_MIN + 1, 1, 1)
+
+
+def test_a_batch_without_samples_is_none_that_comes_again(process: Process) -> None:
+    for step in (1, 2):
+        process.batches.take(step, torch.zeros(0, 2), tokens=None)
+        process.batches.completed(step, process.record)
+    assert process.again == (-1, -1, 0)
+    assert [each.samples for each in process.zone.batches] == [0, 0]
+
+
+def test_of_more_than_there_is_room_for_the_oldest_are_forgotten() -> None:
+    taken = Taken(8)  # two sets of four
+    assert [taken.take(step, 2 * step) for step in range(5)] == [None] * 5
+    assert taken.take(5, 2 * 4) == 4
+    assert taken.take(6, 2 * 1) == 1
+    assert taken.take(7, 0) is None, "the first of five in a set of four"
+    assert [taken.take(step, 1) for step in (8, 9)] == [None, 8], "the other set has room"
+
+
+def test_prints_take_a_small_share_of_the_time() -> None:
+    pace, now = Pace(), 0
+    step_ns, print_ns = 1_000_000, 40_000  # 4 % of a step
+    for step in range(20_000):
+        now += step_ns
+        if step % pace.every == 0:
+            pace.spend(print_ns, now)
+    assert pace.every == 8
+    assert print_ns / (pace.every * step_ns) <= SHARE
+    for step in range(20_000, 60_000):
+        now += 100 * step_ns
+        if step % pace.every == 0:
+            pace.spend(print_ns, now)
+    assert pace.every == 1, "steps take longer now"
+
+
+def test_a_print_that_costs_too_much_is_taken_of_fewer_steps(tmp_path: Path) -> None:
+    clock = iter(range(0, 10**15, 10**6))  # a print takes as long as anything
+    process = Process(tmp_path, clock_ns=lambda: next(clock))
+    for step in range(1, 2000):
+        process.train(step, step)
+    told = {each.step for each in process.zone.batches}
+    assert not [step for step in told if step > 1000 and step % 2]
+
+
+@pytest.mark.parametrize(
+    ("samples", "says"),
+    [(torch.zeros(2, device="meta"), "before it goes to the device"), ("text", "give a tensor")],
+)
+def test_what_has_no_print_is_refused_with_what_to_give(process: Process, samples: object, says: str) -> None:
+    with pytest.raises(InvalidInput, match="samples") as refused:
+        process.batches.take(1, samples, tokens=None)
+    assert says in str(refused.value)
+
+
+def test_what_nobody_vouches_for_is_given_up_with_one_word(
+    process: Process, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    for step in (1, 2):
+        process.batches.take_if_possible(step, "text")
+    process.batches.take_if_possible(3, batch(1))
+    assert not process.batches.is_open
+    assert [record.message for record in caplog.records] == [caplog.records[0].message]
+    assert "batches are not compared" in caplog.text
+
+
+def test_how_many_processes_load_the_data_is_published(process: Process) -> None:
+    def told() -> int:
+        return rankrecord.unpack_work((process.folder / record_file_name(0)).read_bytes()).workers
+
+    assert told() == rankrecord.UNKNOWN_INT
+    process.record.workers(4)
+    assert told() == 4
+    assert process.begin(2) is process
+    assert told() == rankrecord.UNKNOWN_INT, "a round has a loader of its own"
+
+
+def test_a_loader_of_fewer_than_no_processes_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="workers"):
+        Run(backend="gloo", environment={}).loader(workers=-1)
+
+
+def test_a_run_publishes_what_it_is_told_of_with_the_step(tmp_path: Path) -> None:
+    run, zones = Run(backend="gloo", environment={RUN_DIRECTORY_VARIABLE: str(tmp_path)}), []
+
+    def train(_: Assignment) -> None:
+        run.epoch(1)
+        run.batch(1, batch(1))
+        run.step(1)
+        run.took(2, batch(1))
+        run.step(2)
+        run.pass_begins()
+        run.batch(3, batch(1))
+        run.step(3)
+        zones.append(rankrecord.unpack_batch((tmp_path / record_file_name(0)).read_bytes()))
+
+    run.enter(train)
+    assert {each.value for each in zones[0].batches} == {value(1)}
+    assert (zones[0].again_step, zones[0].first_step, zones[0].again_count) == (2, 1, 1)

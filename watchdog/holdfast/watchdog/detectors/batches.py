@@ -1,0 +1,273 @@
+"""Wrong data: one batch on two ranks, a batch that comes again, a round that begins at the wrong sample.
+
+Ranks tell of some of their steps by what prints their batches have. Of the same step,
+
+    two data-parallel ranks with one print   train with the same samples: their shards are one, or both read all
+    the sum over all ranks                   is the print of the whole batch, in a world of any size. A step that
+                                             is trained again has the batch that it had, unless batches were passed
+                                             over on purpose; another step's batch says how far off the data are
+
+and a process that takes a batch a second time within an epoch says so itself.
+
+Ranks that hold parts of one model rightly have the same batch. Which these are depends on the order in which a
+script counts its ranks: neighbours, or with the pipeline outermost. What is right in one of the two is right.
+Padding follows from who else is in a rank's batch, so that in a world of another size the sums are compared only
+where there are as many samples and tokens as before. What loads data may change samples at random; a step
+trained again then differs as well, so that a restart whose offset is not known is nobody's proved fault.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
+from holdfast.api.policy import Policy, XidAction
+from holdfast.api.rankrecord import UNKNOWN_INT
+from holdfast.api.telemetry import BatchAgain, BatchTaken
+from holdfast.watchdog.detectors.detector import ROUNDS, Detector, Reported, RoundInForce, Sample
+from holdfast.watchdog.detectors.replica_vote import SUBJECTS_NAMED
+from holdfast.watchdog.wording import ranks_in_words
+
+SAME, AGAIN, OFFSET = "the same batch on two ranks", "a batch comes again", "restart at the wrong sample"
+# Steps that not all ranks have told of: at least and at most so many, and prints in all of them.
+OPEN_MIN: Final = 8
+OPEN_MAX: Final = 32
+OPEN_PRINTS: Final = 1 << 17
+STEPS_KEPT: Final = 4096  # at one a second for more than an hour: what a restart may train again
+# Two ranks with the same single sample may be chance where a data set has some twice. A shard goes on being one.
+STEPS_ALIKE: Final = 2
+AGAIN_S: Final = 2.0  # other ranks are waited for, which may have said the same by then
+# Of the first steps of a round that none before had told of, so many are looked for among older ones.
+NEW_STEPS: Final = 16
+_TWINS_MAX: Final = 1024
+
+
+class _Whole:
+    """A step's batch, as far as ranks have told of it."""
+
+    __slots__ = ("count", "first", "round", "samples", "tokens", "twins", "value", "world")
+
+    def __init__(self, round: int, world: int) -> None:
+        self.round, self.world = round, world
+        self.count = self.value = self.samples = 0
+        self.tokens: int | None = 0
+        self.first: dict[int, int] = {}  # by print: the first rank that told it; empty once all have
+        self.twins: set[int] = set()
+
+    def is_as_large(self, other: "_Whole") -> bool:
+        return (self.samples, self.tokens) == (other.samples, other.tokens)
+
+
+class BatchDetector(Detector):
+    """Compares the batches that ranks tell of, in one round and with those of rounds before."""
+
+    subscribes_to: tuple[type[Sample], ...] = (Reported, *ROUNDS)
+
+    def __init__(self, policy: Policy) -> None:
+        self._job = policy.job
+        self._model_ranks, self._tensor = policy.model_ranks, policy.tensor
+        self._round = RoundInForce(policy.job)
+        self._history: dict[int, _Whole] = {}  # by step: of the history that goes on, and of what it left behind
+        self._sound_to: int | None = None  # the newest step before a batch came again in the round; None: none did
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._sound_to is not None:
+            self._forget_from(self._sound_to + 1)  # done again, and right, these steps have other samples
+            self._sound_to = None
+        shown = self._round.round
+        self._passes_over = shown is not None and (
+            bool(shown.restore.skip_batches) or shown.restore.skip_until is not None
+        )
+        self._is_judged = False  # whether it is known how the round began
+        self._unknown_steps = 0
+        self._newest: dict[int, BatchTaken] = {}  # by rank
+        self._open: dict[int, _Whole] = {}
+        self._open_max = max(OPEN_MIN, min(OPEN_MAX, OPEN_PRINTS // max(1, self._round.world_size)))
+        self._dropped = UNKNOWN_INT  # no step up to this is open any more
+        self._alike_steps: set[int] = set()
+        self._alike: set[int] = set()
+        self._again: dict[int, BatchAgain] = {}
+        self._again_at: float | None = None
+        self._told: set[str] = set()
+
+    def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
+        """Take what a report tells of batches."""
+        if not isinstance(sample, Reported):
+            if self._round.follow(sample):
+                self._begin()
+            return ()
+        report = sample.report
+        for each in self._round.samples_in(sample):
+            if each.again is not None:
+                self._take_again(each.rank, each.again, now)
+        if not report.events or self._round.number is None:
+            return ()
+        found: list[Finding] = []
+        ranks, number = self._round.ranks_on(report.node), self._round.number
+        for event in report.events:
+            if isinstance(event, BatchTaken) and event.round == number and event.rank in ranks:
+                found.extend(self._take(event, now))
+        return found
+
+    def elapse(self, now: float) -> Sequence[Finding]:
+        """Tell of batches that came again, once all nodes have had time to."""
+        if self._again_at is None or now < self._again_at + AGAIN_S:
+            return ()
+        self._again_at = None
+        return tuple(self._repeated(now))
+
+    def next_wakeup(self) -> float | None:
+        return None if self._again_at is None else self._again_at + AGAIN_S
+
+    def _take_again(self, rank: int, again: BatchAgain, now: float) -> None:
+        self._sound_to = again.first if self._sound_to is None else min(again.first, self._sound_to)
+        if AGAIN not in self._told:
+            self._again[rank] = again
+            self._again_at = now if self._again_at is None else self._again_at
+
+    def _take(self, event: BatchTaken, now: float) -> Iterator[Finding]:
+        """Take what one rank tells of one step."""
+        newest = self._newest.get(event.rank)
+        if newest is not None and event.step <= newest.step:
+            return  # told before, by an agent that was not sure whether it was heard
+        if not self._newest and self._passes_over:
+            self._forget_from(event.step)
+        self._newest[event.rank] = event
+        step = event.step
+        if step <= self._dropped:
+            return
+        if (whole := self._open.get(step)) is None:
+            whole = self._open[step] = _Whole(event.round, self._round.world_size)
+            if len(self._open) > self._open_max:
+                self._dropped = min(self._open)
+                del self._open[self._dropped]
+                if step == self._dropped:
+                    return
+        whole.count += 1
+        whole.value = (whole.value + event.value) % 2**64
+        whole.samples += event.samples or 0
+        whole.tokens = None if whole.tokens is None or event.tokens is None else whole.tokens + event.tokens
+        if event.samples:
+            first = whole.first.setdefault(event.value, event.rank)
+            if first != event.rank and not self._hold_one_model(first, event.rank):
+                yield from self._is_twin(whole, first, event, now)
+        if whole.count == whole.world:
+            del self._open[step]
+            whole.first.clear()
+            yield from self._complete(step, whole, now)
+
+    def _hold_one_model(self, rank: int, other: int) -> bool:
+        if self._model_ranks == 1:
+            return False
+        replicas, tensor = max(1, self._round.world_size // self._model_ranks), self._tensor
+        neighbours = rank // self._model_ranks == other // self._model_ranks
+        return neighbours or (rank // tensor) % replicas == (other // tensor) % replicas
+
+    def _is_twin(self, whole: _Whole, first: int, event: BatchTaken, now: float) -> Iterator[Finding]:
+        if len(self._alike) < _TWINS_MAX:
+            self._alike |= {first, event.rank}
+            whole.twins |= {first, event.rank}
+        self._alike_steps.add(event.step)
+        # Of the second such step the others are waited for until it is complete, or a third comes.
+        if len(self._alike_steps) > STEPS_ALIKE:
+            yield from self._same(event.step, event.samples or 0, now)
+
+    def _same(self, step: int, samples: int, now: float) -> Iterator[Finding]:
+        ranks = sorted(self._alike)
+        error = (
+            f"{ranks_in_words(ranks)} took a batch of {samples} samples for step {step} that another of them took "
+            "too, and so at an earlier step"
+        )
+        yield from self._finding(SAME, ranks, error, step, now, Confidence.CERTAIN)
+
+    def _repeated(self, now: float) -> Iterator[Finding]:
+        ranks = sorted(self._again)
+        rank = min(ranks, key=lambda each: self._again[each].step)
+        one, told = self._again[rank], self._newest.get(rank)
+        of = f" of {told.samples} samples" if told is not None and told.samples else ""
+        error = (
+            f"{ranks_in_words(ranks)} took a batch{of} a second time within an epoch: rank {rank} that of step "
+            f"{one.first} for step {one.step}, {one.count} in all"
+        )
+        yield from self._finding(AGAIN, ranks, error, one.step, now, Confidence.CERTAIN)
+
+    def _complete(self, step: int, whole: _Whole, now: float) -> Iterator[Finding]:
+        """All ranks have told of `step`."""
+        if len(self._alike_steps) >= STEPS_ALIKE and whole.twins:
+            yield from self._same(step, whole.samples // whole.world, now)
+        known = self._history.get(step)
+        if not (self._is_judged or self._passes_over):
+            yield from self._judge(step, whole, known, now)
+        self._history.pop(step, None)
+        self._history[step] = whole
+        if len(self._history) > STEPS_KEPT:
+            del self._history[next(iter(self._history))]
+
+    def _judge(self, step: int, whole: _Whole, known: _Whole | None, now: float) -> Iterator[Finding]:
+        """Whether the round began with the samples that it should have begun with."""
+        if known is None:
+            self._unknown_steps += 1
+            self._is_judged = self._unknown_steps >= NEW_STEPS
+        elif known.world != whole.world and not known.is_as_large(whole):
+            return
+        elif known.value == whole.value:
+            self._is_judged = True
+            return
+        like = self._step_like(step, whole, is_new=known is None)
+        if (like is None and known is None) or not whole.samples:
+            return
+        self._is_judged = True
+        if like is None:
+            told = "other samples than it had before: they are others, or changed at random as they are loaded"
+            confidence = Confidence.UNKNOWN
+        else:
+            steps, way = abs(like - step), "too early" if like < step else "too late"
+            after = "are trained with again" if like < step else "were passed over"
+            told = (
+                f"the samples of step {like}: the data begin {steps} steps {way}, so that about "
+                f"{steps * whole.samples} samples {after}"
+            )
+            confidence = Confidence.CERTAIN
+        error = f"step {step}, of {whole.samples} samples on all {whole.world} ranks, has {told}"
+        yield from self._finding(OFFSET, (), error, step, now, confidence)
+
+    def _step_like(self, step: int, whole: _Whole, *, is_new: bool) -> int | None:
+        """The one step of rounds before that had this batch. None: none had, or data repeat themselves and prove
+        nothing.
+        """
+        history = {each: other for each, other in self._history.items() if other.round != whole.round}
+        alike = [each for each, other in history.items() if other.value == whole.value]
+        if len(alike) != 1:
+            return None
+        behind = step - alike[0]
+        before = ((other, history.get(each - behind)) for each, other in history.items())
+        # So far behind were batches before the restart too: that is how long an epoch is.
+        if is_new and any(old is not None and old.value == other.value for other, old in before):
+            return None
+        return alike[0]
+
+    def _forget_from(self, step: int) -> None:
+        """No step from here on has the samples that it had, and rightly so."""
+        self._history = {each: whole for each, whole in self._history.items() if each < step}
+
+    def _finding(
+        self, cause: str, ranks: Sequence[int], error: str, step: int, now: float, confidence: Confidence
+    ) -> Iterator[Finding]:
+        """Once in a round: data that are wrong go on being wrong."""
+        if cause in self._told:
+            return
+        self._told.add(cause)
+        subject, *also = [self._round.subject(rank) for rank in ranks[:SUBJECTS_NAMED]] or [Subject(self._job)]
+        yield Finding(
+            kind=FindingKind.DATA,
+            subject=subject,
+            cause=cause,
+            evidence=(Evidence("prints of the batches", error, now),),
+            confidence=confidence,
+            began_at=now,
+            round=self._round.number,
+            error=error,
+            also=tuple(also),
+            asks=XidAction.WATCH,
+            step=step,
+        )
