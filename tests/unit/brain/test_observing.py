@@ -140,11 +140,6 @@ GOES_ON: dict[str, tuple[Fault, str, Rung]] = {
         "would: new round: 3 members",
         Rung.REWIND,
     ),
-    "slow rank": (
-        finding(FindingKind.STRAGGLER, "slow: data", asks=WATCH),
-        "would: report it",
-        Rung.SKIP_STEP,
-    ),
     "failed self-test": (failed_test, "would: evict node node-4", Rung.SWAP),
     "spot notice": (
         lambda job: NodeDeparting("node-2", "spot: interrupted", 120.0),
