@@ -94,8 +94,8 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
 # Not fired by a fault. Why, and what is proved instead beside the trial on invented series.
 LISTED: Mapping[str, str] = MappingProxyType(
     {
-        "HoldfastStraggler": "a rank is found slow after some twenty steps of a second, which would double this"
-        " run; that one is found, with what it costs, is proved by tests/integration/embedded/test_slow_worker.py",
+        "HoldfastStraggler": "a rank is found slow after some twenty steps of a second, which would double this "
+        "run; that one is found, with what it costs, is proved by tests/integration/embedded/test_slow_worker.py",
         "HoldfastDetectorFailing": "only an error in Holdfast makes a detector fail; no input is known that does",
     }
 )

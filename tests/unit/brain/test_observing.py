@@ -140,11 +140,6 @@ GOES_ON: dict[str, tuple[Fault, str, Rung]] = {
         "would: new round: 3 members",
         Rung.REWIND,
     ),
-    "slow rank": (
-        finding(FindingKind.STRAGGLER, "slow: data", asks=WATCH),
-        "would: report it",
-        Rung.SKIP_STEP,
-    ),
     "batch on two ranks": (
         finding(FindingKind.DATA, "the same batch on two ranks", asks=WATCH, step=45),
         "would: report it",

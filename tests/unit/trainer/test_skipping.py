@@ -10,7 +10,7 @@ from holdfast.api import rankrecord
 from holdfast.api.control import record_file_name
 from holdfast.api.rankrecord import HealthZone, Odd
 from holdfast.trainer.record import open_record
-from holdfast.trainer.stay import SKIPS_IN_A_ROW, Skips
+from holdfast.trainer.values import SKIPS_IN_A_ROW, Skips
 
 
 @pytest.fixture

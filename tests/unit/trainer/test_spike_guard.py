@@ -16,7 +16,7 @@ from holdfast.checkpoint import Checkpointer, Standalone
 from holdfast.trainer import SpikeGuard
 from holdfast.trainer.record import open_record
 from holdfast.trainer.spikeguard import SKIPS_IN_A_ROW_MAX, WARM_UP_STEPS
-from holdfast.trainer.stay import Skips
+from holdfast.trainer.values import Skips
 
 
 def learned(mean: float = 3.0, deviation: float = 0.3, steps: int = 400, **limits: float) -> SpikeGuard:

@@ -236,6 +236,7 @@ def test_how_many_processes_load_the_data_is_published(process: Process) -> None
 
     assert told() == rankrecord.UNKNOWN_INT
     process.record.workers(4)
+    process.record.step(1, None, None, 1)
     assert told() == 4
     assert process.begin(2) is process
     assert told() == rankrecord.UNKNOWN_INT, "a round has a loader of its own"

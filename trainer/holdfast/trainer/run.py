@@ -3,12 +3,10 @@
 import contextlib
 import gc
 import logging
-import math
 import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 
 import torch
 from torch.nn import Module
@@ -23,9 +21,9 @@ from holdfast.api.membership import (
     Restored,
     RunDescribed,
 )
-from holdfast.api.rankrecord import UNKNOWN_INT, Phase, odd
+from holdfast.api.rankrecord import UNKNOWN_INT, Phase
 from holdfast.api.round import Follows, Reentry, Tier
-from holdfast.api.runmanifest import RunManifest, fitted
+from holdfast.api.runmanifest import fitted
 from holdfast.api.telemetry import NonFinite
 from holdfast.trainer import host
 from holdfast.trainer.batches import Batches
@@ -33,12 +31,13 @@ from holdfast.trainer.chronicle import Chronicle
 from holdfast.trainer.drill import Drill
 from holdfast.trainer.frameworks import ANY_ROUND, forget_round, reenters
 from holdfast.trainer.group import RoundGroup, is_collective_failure, raised_from
-from holdfast.trainer.hostcopy import Number, Scalar
+from holdfast.trainer.hostcopy import Number
 from holdfast.trainer.proofs import Watched
 from holdfast.trainer.record import open_record
 from holdfast.trainer.rehearsing import Rehearsing
 from holdfast.trainer.spikeguard import SpikeGuard
-from holdfast.trainer.stay import RoundEnded, Skips, Stay
+from holdfast.trainer.stay import RoundEnded, Stay
+from holdfast.trainer.values import StepValues
 
 logger = logging.getLogger(__name__)
 
@@ -88,9 +87,7 @@ class Run:
         self._rehearsing: Rehearsing | None = None
         self._record_rank = UNKNOWN_INT
         self._record = open_record(None, UNKNOWN_INT)
-        self._loss = Scalar(partial(self._not_finite, "loss"))
-        self._grad_norm = Scalar(partial(self._not_finite, "grad_norm"))
-        self._skips = Skips(self._record)
+        self._values = StepValues(self._record)
         self._batches = Batches()
         self._stay: Stay | None = None
         self._drill: Drill | None = None
@@ -116,20 +113,17 @@ class Run:
 
         `loss` is this rank's own, before it is reduced: in a mean nobody sees whose is wrong. It and `grad_norm`
         may be tensors of one element; one on an accelerator is published a step late rather than waited for. One
-        that is NaN or infinite is a fault, unless the optimizer did not run at this
-        step: because `should_skip` said so, or because the script left it out by itself on all ranks (`skipped`),
-        as a gradient scaler does. `tokens` are this rank's in this step, `longest` is its longest sequence:
-        a rank that is slow since it has more to do is no fault of its machine. Costs a few microseconds.
+        that is NaN or infinite is a fault, unless the optimizer did not run: because `should_skip` said so, or the
+        script left the step out by itself on all ranks (`skipped`), as a gradient scaler does. `tokens` are this
+        rank's in this step, `longest` is its longest sequence: who has more to do has no slow machine.
 
         Raises RoundEnded when the round is over.
         """
         if self._drill is not None:
             loss, grad_norm = self._drill.step(step, loss, grad_norm)
         if skipped:
-            self._skips.left_out(step)
-        self._record.step(
-            step, self._loss.take(step, loss), self._grad_norm.take(step, grad_norm), tokens, longest
-        )
+            self._values.skips.left_out(step)
+        self._record.step(step, *self._values.take(step, loss, grad_norm), tokens, longest)
         if self._batches.is_open:
             self._batches.completed(step, self._record)
         if self._watched is not None:
@@ -141,11 +135,9 @@ class Run:
     def batch(self, step: int, samples: object, *, tokens: int | None = None) -> None:
         """This rank takes `samples` for `step`; of several calls for a step, all of them. Before `step`.
 
-        A tensor, or mappings, tuples or lists of tensors, whose first dimension is samples, in host memory. They
-        are told apart by 64 bits (`batchprint.py`), so that the watchdog finds a batch that comes twice, on two
-        ranks or in an epoch, and a restart at the wrong sample. `tokens` are how many there are, where the first
-        tensor is not all tokens. Costs about a nanosecond a token, and where that is more than a two-hundredth
-        of the time, is done for the steps only that a power of two divides. `Checkpointer.steps` does it unasked.
+        A tensor, or mappings, tuples or lists of tensors, in host memory, with samples first; `tokens`
+        is how many there are, where the first tensor is not all tokens. So the watchdog finds a batch that comes
+        twice and a restart at the wrong sample (docs/detectors.md). `Checkpointer.steps` does it unasked.
 
         Raises InvalidInput for tensors on a device, and where there is no tensor.
         """
@@ -169,8 +161,7 @@ class Run:
     def loader(self, *, workers: int) -> None:
         """This rank's data come from so many processes of a loader; 0: the training process reads them itself.
 
-        What is told of a loader that is too slow says how many would do. `Checkpointer.steps` finds it out from
-        torch's DataLoader. Raises InvalidInput when it is negative.
+        `Checkpointer.steps` finds it out from torch's DataLoader. Raises InvalidInput when it is negative.
         """
         if workers < 0:
             raise InvalidInput(Problem(field="workers", value=workers, fix="write 0 or more"))
@@ -191,15 +182,14 @@ class Run:
         It reduces one number over the round's group and waits for the device. A step left out is told of and does
         no harm; `SKIPS_IN_A_ROW` that are not finite one after the other count as a fault.
         """
-        return self._skips.agree(step, loss, grad_norm, guard)
+        return self._values.skips.agree(step, loss, grad_norm, guard)
 
     def watch(self, model: Module, *, part: str = "") -> None:
         """`model` is what this round trains: `step` fingerprints its parameters as often as the job wants, and
         proves that this rank's device and memory are sound (docs/fingerprints.md).
 
-        Ranks that hold the same of the model must hold the same bits; one that does not has been corrupted. What
-        a rank holds is taken from the names and shapes of the parameters, and of a DTensor from its shards. Where
-        ranks hold different shards in plain tensors (tensor parallelism without DTensor), give each its own
+        What a rank holds is taken from the names and shapes of the parameters, and of a DTensor from its shards.
+        Where ranks hold different shards in plain tensors (tensor parallelism without DTensor), give each its own
         `part`, such as "tensor-parallel 3". The first call of a round counts; a Checkpointer makes it otherwise.
         """
         if self._watched is None:
@@ -211,7 +201,10 @@ class Run:
                 corruptible=self._corruptible,
                 history=self._chronicle.history,
             )
-            self._chronicle.begin(self.assignment, told=self._described)
+            say = self._host.say
+            self._chronicle.begin(
+                self.assignment, told=lambda manifest: say(RunDescribed(manifest.round, fitted(manifest)))
+            )
             if self._rehearsing is not None:
                 self._rehearsing.watch(model, self._here().restored_step or 0)
 
@@ -258,9 +251,8 @@ class Run:
     def save_due(self, step: int) -> int | None:
         """Step `step` is complete: the number of the request that a save of it now answers; None: none is due.
 
-        The watchdog asks for one more checkpoint before it stops a round on purpose. To be called after every
-        step, by all ranks; they are given the number at the same step. While nothing is wanted it costs a
-        fraction of a microsecond.
+        To be called after every step, by all ranks; they are given the number at the same step. While nothing is
+        wanted it costs a fraction of a microsecond.
         """
         saves = self._here().saves
         if saves.newest == saves.answered:
@@ -342,23 +334,12 @@ class Run:
         self._host.say(CheckpointsStored(round=seen_in, uri=uri, count=count, checkpoints=told, saved=saved))
 
     def standing(self) -> Standing:
-        """What the watchdog says of this history. The newest checkpoint that is healthy and the newest that is
-        verified are what a rewind goes back to: they are to be kept. Any thread.
-        """
+        """What the watchdog says of this history: which checkpoints a rewind goes back to. Any thread."""
         return Standing() if self._stay is None else self._stay.standing
 
     def is_finite(self) -> bool | None:
-        """Whether every loss and gradient norm of this rank in this round was finite, the newest step's among
-        them; None: that one's were not told, or are on their way from the device. What was left out did no
-        harm.
-        """
-        step = self._record.last_step
-        if step is None or self._record.was_unhealthy:
-            return None if step is None else False
-        if step in self._skips:
-            return True
-        told = [value for each in (self._loss, self._grad_norm) if (value := each.newest(step)) is not None]
-        return all(map(math.isfinite, told)) if told else None
+        """Whether every loss and gradient norm of this round was finite: see `StepValues.is_finite`."""
+        return self._values.is_finite()
 
     @property
     def rehearsed_from(self) -> str | None:
@@ -377,9 +358,6 @@ class Run:
         """Training goes on after `step` (None: afresh); `files` are what `enclosures` gave for the checkpoint."""
         self._chronicle.go_on(step, files)
 
-    def _described(self, manifest: RunManifest) -> None:
-        self._host.say(RunDescribed(round=manifest.round, manifest=fitted(manifest)))
-
     # Rounds
 
     def enter(self, train: Callable[[Assignment], object]) -> None:
@@ -387,10 +365,9 @@ class Run:
 
         `train` finds a default process group and must build everything else itself: model, optimizer, data.
         When its round ends before it returns, whatever collective it waits in raises, its process group is
-        destroyed, and it is called anew, in the same process, with the next assignment. Connections of other
-        libraries that were opened inside `train` are closed as well. Under a launcher the environment then holds
-        what a new process of that round would find in it (`RANK`, `WORLD_SIZE` and so on), and frameworks that
-        are known to keep what they read there have forgotten it.
+        destroyed, and it is called anew, in the same process, with the next assignment; connections opened
+        inside `train` are closed. Under a launcher the environment then holds what a new process would find in it
+        (`RANK`, `WORLD_SIZE` and so on), and frameworks that are known to keep it have forgotten it.
 
         An exception that is no peer's fault propagates. Raises Unavailable when a further round is needed and
         the launcher is gone.
@@ -436,11 +413,9 @@ class Run:
             self._record = open_record(self._run_directory, assignment.local_rank)
             self._record_rank = assignment.local_rank
         self._record.begin(assignment, waits_on_host=self._backend == "gloo")
-        self._skips = Skips(self._record)
+        self._values = StepValues(self._record)
         self._batches.forget_open()
-        self._loss.forget()
-        self._grad_norm.forget()
-        self._chronicle.enter(assignment, self._loss, self._grad_norm)
+        self._chronicle.enter(assignment, self._values.loss, self._values.grad_norm)
         self._last_stay = self._stay
         if self._sets_environment:
             os.environ.update(round_environment(assignment))
@@ -462,21 +437,17 @@ class Run:
         try:
             stay.group.form(stay.check)
             if self._last_stay is not None:
-                # The group stands, so every rank has left the round before, and nobody waits in it.
-                self._last_stay.group.release()
+                self._last_stay.group.release()  # Every rank has left the round before, and nobody waits in it.
                 self._last_stay = None
             self._host.say(Entered(round=stay.assignment.round))
             self._said_reenters = ANY_ROUND  # The launcher takes it from one that has entered.
             self._say_what_it_reenters()
             train(stay.assignment)
             self._record.phase(Phase.IDLE)
-            self._last_word, step = None, self._record.last_step
-            if step is not None:
-                self._loss.finish(step)
-                self._grad_norm.finish(step)
-                self._last_word = self._record.nonfinite()
-                if self._last_word is None and self._watched is not None and not self._watched.is_finite():
-                    self._last_word = NonFinite(step, 0.0, step, 1, parameters=True)
+            self._last_word, step = self._values.finish(), self._record.last_step
+            watched = self._watched
+            if self._last_word is None and step is not None and watched is not None and not watched.is_finite():
+                self._last_word = NonFinite(step, 0.0, step, 1, parameters=True)
             stay.group.barrier()
             stay.check()
             return True
@@ -485,8 +456,7 @@ class Run:
             traceback.clear_frames(ended.__traceback__)
         except Exception as error:
             self._survive(stay, error)
-            # Let go of what the frames it passed through still hold, the model first of all.
-            for link in raised_from(error):
+            for link in raised_from(error):  # Their frames still hold the model.
                 traceback.clear_frames(link.__traceback__)
         return False
 
@@ -508,10 +478,6 @@ class Run:
         while not stay.await_end(0.5):
             if not self._host.can_heal() or time.monotonic() > deadline:
                 raise error
-
-    def _not_finite(self, name: str, step: int, value: float) -> None:
-        if step not in self._skips:
-            self._record.not_finite(step, **{name: odd(value)})
 
     def _beat(self) -> None:
         stay = self._stay

@@ -12,27 +12,16 @@ settled in attempts, each of which lives in three keys of the round's store:
 A rank that promised obeys the verdict. It is one word for all, and SAVE only when all wait for it, so either every
 rank saves that step or none does. After MISSED, and when the step has been passed already, a rank turns to the
 next attempt, which looks further ahead.
-
-What else the ranks of a round agree on is which steps are left out (`Skips`).
 """
 
 import logging
 import math
 import threading
-from collections import deque
 from dataclasses import dataclass
-from typing import Final
-
-import torch
-import torch.distributed as dist
 
 from holdfast.api.checkpoint import Standing
 from holdfast.api.control import Assignment
-from holdfast.api.rankrecord import Odd, odd
 from holdfast.trainer.group import RoundGroup
-from holdfast.trainer.hostcopy import Number
-from holdfast.trainer.record import RankRecord
-from holdfast.trainer.spikeguard import SpikeGuard
 from holdfast.trainer.store import RoundStore
 
 logger = logging.getLogger(__name__)
@@ -164,73 +153,3 @@ class WantedSave:
 
 def _key(number: int, attempt: int) -> str:
     return f"holdfast/save/{number}/{attempt}"
-
-
-SKIPS_IN_A_ROW: Final = 8
-"""So many skipped steps one after the other are no odd batch: they count as not finite from the first of them on,
-so that the job goes back, and in the end a human is asked."""
-# What one rank says of a step, the worst last.
-_GOOD, _SPIKE, _NOT_FINITE = 0, 1, 2
-_REMEMBERED: Final = 64  # values of a device are told a few steps late
-
-
-class Skips:
-    """The steps whose loss or gradient norm is not finite and which are left out in one round, on all ranks alike.
-
-    Parameters that a NaN went into are lost; a step that is left out before the optimizer runs costs only its
-    batch. The gradients' all-reduce carries one rank's NaN to all, but not every rank's loss shows it, so the
-    ranks agree: one flag is reduced over the round's group, and only when the script asks.
-    """
-
-    def __init__(self, record: RankRecord) -> None:
-        self._record = record
-        self._steps: deque[int] = deque(maxlen=_REMEMBERED)
-        self._row: list[int] = []
-
-    def __contains__(self, step: int) -> bool:
-        return step in self._steps
-
-    def agree(
-        self, step: int, loss: Number | None, grad_norm: Number | None, guard: SpikeGuard | None = None
-    ) -> bool:
-        """Whether `step` is left out, the same on every rank. Collective; waits for the device."""
-        own = (_odd(loss), _odd(grad_norm))
-        norm = None if guard is None or grad_norm is None or any(own) else float(grad_norm)
-        spikes = guard is not None and norm is not None and guard.is_spike(norm)
-        worst = _worst(_NOT_FINITE if any(own) else _SPIKE if spikes else _GOOD, loss, grad_norm)
-        if worst != _NOT_FINITE:
-            self._row.clear()
-            if guard is not None and norm is not None:
-                guard.learn(norm, skipped=worst == _SPIKE)
-            if worst == _SPIKE:
-                self.left_out(step)
-                logger.warning("a step is left out for its gradient norm step=%d grad_norm=%s", step, norm)
-            return worst == _SPIKE
-        self.left_out(step)
-        self._record.skipped(step, *own)
-        self._row.append(step)
-        if len(self._row) == SKIPS_IN_A_ROW:
-            self._record.not_finite(self._row[0], loss=own[0], grad_norm=own[1])
-        del self._row[SKIPS_IN_A_ROW:]
-        return True
-
-    def left_out(self, step: int) -> None:
-        """The optimizer did not run at `step`: what its loss and gradient norm are does no harm."""
-        self._steps.append(step)
-
-
-def _odd(value: Number | None) -> Odd:
-    return Odd.FINITE if value is None else odd(float(value))
-
-
-def _worst(mine: int, *values: Number | None) -> int:
-    """Of what all ranks say."""
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return mine
-    device = next((each.device for each in values if isinstance(each, torch.Tensor) and each.is_cuda), None)
-    if device is None:
-        on_device = torch.cuda.is_available() and dist.get_backend() == "nccl"
-        device = torch.device("cuda", torch.cuda.current_device()) if on_device else torch.device("cpu")
-    flag = torch.tensor(mine, dtype=torch.int32, device=device)
-    dist.all_reduce(flag, op=dist.ReduceOp.MAX)
-    return int(flag.item())
