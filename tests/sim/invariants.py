@@ -14,6 +14,8 @@ from holdfast.api.round import Desired, Round, Tier
 from holdfast.api.status import JobPhase
 from holdfast.watchdog import brain
 from holdfast.watchdog.brain.roster import MemberState
+from holdfast.watchdog.brain.slowness import OF_THE_NODE
+from holdfast.watchdog.brain.state import DepartureCause, SlowStage
 from holdfast.watchdog.brain.status import status_of
 from holdfast.watchdog.brain.step import FAILED_RULE, turn
 
@@ -122,6 +124,7 @@ class Invariants:
         self._evictions_stay_within_budget()
         self._recovered_means_a_step()
         self._nobody_leaves_for_user_code()
+        self._slow_ranks_are_moved_one_at_a_time()
         self._plan_and_round_agree()
         self._status_never_lies()
 
@@ -137,6 +140,17 @@ class Invariants:
                 self.require(not swaps, f"{incident.id} is the script's, and {swaps}")
         avoided = [order for order in self.world.job.state.avoided if order.reason == FindingKind.USER_CODE.value]
         self.require(not avoided, f"{avoided} are avoided for what the script raised")
+
+    def _slow_ranks_are_moved_one_at_a_time(self) -> None:
+        """And only where another node may help; who leaves for it is to stay as a spare."""
+        state = self.world.job.state
+        moving = [each for each in state.slow if each.stage in (SlowStage.LEAVING, SlowStage.MOVED)]
+        self.require(len(moving) <= 1, f"several are moved at once: {moving}")
+        of_the_node = all(each.slow.cause in OF_THE_NODE for each in state.slow if each.tries)
+        self.require(of_the_node, f"ranks were moved for what is not of the node: {state.slow}")
+        leaving = {each.node for each in state.departures if each.cause is DepartureCause.SLOW}
+        known = {each.node for each in state.slow if each.stage is SlowStage.LEAVING}
+        self.require(leaving <= known, f"{leaving} are to leave for being slow, {known} are known to be")
 
     def _plan_and_round_agree(self) -> None:
         """Nodes that the operator is to keep away from have no ranks; a job that trains is asked for."""

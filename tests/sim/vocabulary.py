@@ -10,8 +10,10 @@ from member import SimulatedMember, Worker
 from world import JOB, World
 
 from holdfast.api.condition import ConditionKind
-from holdfast.api.event import InterventionRequested
+from holdfast.api.event import FindingMade, InterventionRequested
+from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, SlowCause, Slowness, Subject
 from holdfast.api.intervention import InterventionAction, InterventionRequest
+from holdfast.api.policy import SlowAction, XidAction
 from holdfast.api.selftest import TestLevel
 from holdfast.api.telemetry import GpuDisappeared, PreemptionNoticed, ProcessKilledForMemory, XidRaised
 
@@ -173,6 +175,31 @@ def heat_gpu(world: World) -> None:
         member.conditions.heat(world.now + world.jitter(5.0, 60.0))
 
 
+def find_slow(world: World) -> None:
+    """A detector is played that finds a member's ranks slow, whatever the reason."""
+    member, round_ = _member(world), world.job.state.round
+    if member is None or round_ is None or (share := round_.share_of(member.name)) is None:
+        return
+    slow = Slowness(world.random.choice(tuple(SlowCause)), 1.0, 0.3)
+    may_act = world.policy.straggler.action is not SlowAction.REPORT
+    world.tell(
+        FindingMade(
+            Finding(
+                kind=FindingKind.STRAGGLER,
+                subject=Subject(JOB, node=member.node, member=member.name, rank=share.first_rank),
+                cause=f"slow: {slow.cause.value.lower()}",
+                evidence=(Evidence("rank records", "busy longer than its peers", world.now),),
+                confidence=Confidence.PROBABLE,
+                began_at=world.now - 5.0,
+                round=round_.number,
+                asks=None if may_act else XidAction.WATCH,
+                step=world.job.state.step,
+                slow=slow,
+            )
+        )
+    )
+
+
 def heat_rack(world: World) -> None:
     """The cooling of all nodes fails for a while."""
     for member in world.members.values():
@@ -236,6 +263,8 @@ FAULTS: tuple[Callable[[World], None], ...] = (
     flap_condition,
     heat_gpu,
     heat_rack,
+    find_slow,
+    find_slow,
     fail_script,
     run_out_of_memory,
     notice_preemption,

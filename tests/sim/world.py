@@ -28,6 +28,8 @@ from holdfast.api.policy import (
     MemoryPolicy,
     Policy,
     RestartBudget,
+    SlowAction,
+    StragglerPolicy,
     ThermalPolicy,
 )
 from holdfast.api.round import Desired
@@ -110,6 +112,7 @@ class World:
             interval=self.random.choice((None, CheckpointInterval(), CheckpointInterval(steps=7))),
             corruption=CorruptionPolicy(fingerprint_every=self.random.choice((0, 4)), self_test_every_s=20.0),
             observe=not self.sound and self.random.random() < OBSERVED_SHARE,
+            straggler=StragglerPolicy(action=self.random.choice(tuple(SlowAction))),
         )
 
     def _new_job(self) -> Job:
