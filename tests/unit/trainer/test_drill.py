@@ -69,9 +69,10 @@ def test_nothing_can_be_written_while_the_disk_plays_full(drill: Drill, tmp_path
 def test_it_raises_breaks_and_is_slow_when_asked(drill: Drill, tmp_path: Path, broken: list[str]) -> None:
     ask(tmp_path, Ailment.BREAK_COLLECTIVE)
     ask(tmp_path, Ailment.SLOW, seconds=0.01)
-    began = time.monotonic()
+    began, ran = time.monotonic(), time.thread_time()
     drill.step(1, 0.5, None)
     assert time.monotonic() - began >= 0.01
+    assert time.thread_time() > ran + 0.001, "who sleeps seems to wait for the others"
     assert broken == ["broken"]
     ask(tmp_path, Ailment.RAISE)
     with pytest.raises(RuntimeError, match="raised on request after step 2"):

@@ -47,7 +47,7 @@ class Drill:
     ) -> tuple[Number | None, Number | None]:
         """A step is complete: what is to be published of it. May take its time, or raise."""
         if (slow := self._due(Ailment.SLOW, step)) is not None:
-            time.sleep(slow.seconds)
+            _keep_busy(slow.seconds)
         if self._due(Ailment.BREAK_COLLECTIVE, step) is not None:
             self._break_connections()
         if self._due(Ailment.RAISE, step) is not None:
@@ -140,6 +140,13 @@ class NanOutputs:
             return part * float("nan") if is_floating else part
 
         return tree_map(nan_like, output) if self._active and module.training else output
+
+
+def _keep_busy(seconds: float) -> None:
+    """As a slow machine is: who sleeps seems to wait for the others."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
 
 
 def _due_by(step: int, file: Path, kind: type[Request], name: str) -> Request | None:

@@ -84,7 +84,7 @@ class Deed(StrEnum):
     STOP_WORKER = "stop-worker", _RANK, (FindingKind.HANG,)
     RAISE = "raise", _RANK, (FindingKind.USER_CODE,)
     BREAK_COLLECTIVE = "break-collective", _RANK, (FindingKind.COLLECTIVE_FAILED,)
-    # A Hang only beyond the time-out: a rank that sleeps is not busy, and so not slow.
+    # A Straggler or a Hang only where it lasts: nothing is sure to come of it.
     SLOW = "slow", (*_RANK, "for", "seconds")
     NAN = "nan", (*_RANK, "for"), (FindingKind.NON_FINITE,)
     SPIKE = "spike", (*_RANK, "for", "times")
