@@ -104,7 +104,7 @@ class Slowed:
         return self._threads[0].is_alive() and not (self.folder / "another").exists()
 
     def healed(self) -> dict[str, Any]:
-        """The one incident about rank 1; the run has ended well. On a loaded machine others may be slow as well."""
+        """The one incident about rank 1; the run has ended well. On a loaded machine others may be slow, too."""
         for each in self._threads:
             each.join()
         assert self._ended is not None
