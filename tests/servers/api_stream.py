@@ -59,7 +59,7 @@ class ApiStream:
                     if answer.status < 400:
                         return read(raw, Manifest)
                     if answer.status not in (429, 500, 503, 504):
-                        raise Refused(answer.status, msgspec.json.decode(raw))
+                        raise Refused(answer.status, _said(raw))
                     problem = f"{answer.status}: {raw[:200]!r}"
             except (aiohttp.ClientError, TimeoutError) as error:
                 problem = repr(error)
@@ -109,3 +109,11 @@ def _hang_up(answer: aiohttp.ClientResponse) -> None:
     """At once: a watch that is broken off would say goodbye (TLS) in the background, and may outlive its loop."""
     if answer.connection is not None and answer.connection.transport is not None:
         answer.connection.transport.abort()
+
+
+def _said(raw: bytes) -> dict[str, Any]:
+    """What a path that is not served yet answers is no Status, but text."""
+    try:
+        return msgspec.json.decode(raw, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return {"message": raw[:200].decode(errors="replace")}
