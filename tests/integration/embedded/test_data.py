@@ -37,7 +37,7 @@ def trained(tmp_path: Path, script: str) -> list[dict[str, Any]]:
 @pytest.mark.timeout(240)
 def test_a_shard_that_two_ranks_read_and_a_restart_at_the_first_sample_are_named(tmp_path: Path) -> None:
     script = EXAMPLE.read_text()
-    for right, wrong in (("batch * part.rank //", "batch * 0 //"), ("batch * (part.rank + 1) //", "batch * 1 //")):
+    for right, wrong in (("batch * rank //", "batch * 0 //"), ("batch * (rank + 1) //", "batch * 1 //")):
         assert right in script
         script = script.replace(right, wrong)
     assert 'self.taken = state["taken"]' in script

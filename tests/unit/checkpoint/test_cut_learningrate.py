@@ -29,6 +29,16 @@ MAKES: dict[str, Callable[[Optimizer], object]] = {
 }
 
 
+def test_a_tensor_that_groups_share_is_cut_once() -> None:
+    groups = [{"params": [torch.nn.Parameter(torch.zeros(1))]} for _ in range(2)]
+    optimizer = SGD(groups, lr=torch.tensor(1.0))
+    rate = LearningRate(optimizer, None)
+    rate.go_on([LearningRateCut(0.5, after=0, until=1)], 0, has_all=False)
+    for step, expected in ((1, 0.5), (2, 1.0)):
+        rate.before(step)
+        assert [float(each["lr"]) for each in optimizer.param_groups] == [expected] * 2
+
+
 class Loop:
     def __init__(self, scheduler: str = "none", lr: float | torch.Tensor = 1.0) -> None:
         self.optimizer = SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr)

@@ -68,11 +68,14 @@ class LearningRate:
         self._settled_until = min((end for end in ends if end is not None), default=math.inf)
 
     def _change(self, by: Callable[[Any, float], Any], scale: float) -> None:
-        """Every learning rate, also those that a scheduler starts from."""
+        """Every learning rate, also those that a scheduler starts from. Groups may share one tensor."""
+        changed: list[torch.Tensor] = []
         for group in self._optimizer.param_groups:
             for key in GROUP_KEYS:
                 if isinstance(rate := group.get(key), torch.Tensor):
-                    rate.copy_(by(rate, scale))
+                    if not any(rate is each for each in changed):
+                        rate.copy_(by(rate, scale))
+                        changed.append(rate)
                 elif rate is not None:
                     group[key] = by(rate, scale)
         for each in self._schedulers:
