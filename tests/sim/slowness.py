@@ -94,10 +94,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Truth:
-    """What is to be named: the cause, and the node (None: nobody's, or nobody). `cause` None: nothing is wrong."""
+    """What is to be named: the cause, and the node (None: nobody's, or nobody). `cause` None: nothing is wrong.
+    `is_host`: it is the node that makes its ranks slow, so that another one would help.
+    """
 
     cause: SlowCause | None
     node: str | None = None
+    is_host: bool = False
 
 
 def healthy(job: Job) -> Truth:
@@ -194,7 +197,7 @@ def neighbour(job: Job) -> Truth:
     first = job.any_rank() // job.per_node * job.per_node
     shape = (job.steps - job.onset, job.per_node)
     job.delayed[job.onset :, first : first + job.per_node] += job.drawn.uniform(0.15, 0.5, shape)
-    return Truth(SlowCause.SOFTWARE, job.node_of(first))
+    return Truth(SlowCause.SOFTWARE, job.node_of(first), is_host=True)
 
 
 def storage(job: Job) -> Truth:
@@ -294,8 +297,8 @@ class Outcome:
     def looks_like_eviction(self) -> list[Finding]:
         """Findings for which the ladder may take a node away that has done nothing."""
         may = [each for each in self.found if each.asks is not XidAction.WATCH]
-        is_machine = self.truth.cause is SlowCause.MACHINE
-        return [each for each in may if not (is_machine and each.subject.node == self.truth.node)]
+        is_of_the_node = self.truth.cause is SlowCause.MACHINE or self.truth.is_host
+        return [each for each in may if not (is_of_the_node and each.subject.node == self.truth.node)]
 
 
 def play(seed: int, fault: Fault, *, sizes: Sequence[int] = SIZES) -> Outcome:
