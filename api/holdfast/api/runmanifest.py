@@ -14,17 +14,56 @@ import msgspec
 from holdfast.api.bounds import LINE_LENGTH_MAX, NAME_LENGTH_MAX, Few, Line, Many, Name, Text, Whole
 from holdfast.api.decoding import decode_json
 from holdfast.api.errors import Damaged, Malformed
+from holdfast.api.secrecy import is_secret
 
 FORMAT: Final = 1
 FILE_NAME: Final = "run.json"
 BYTES_MAX: Final = 4 << 20
-"""Of the file. The parts are bounded below that."""
+"""Of the file. What does not fit is cut."""
 DIFF_BYTES_MAX: Final = 64 * 1024 - 1024
 """Of the diff: a `Text` holds it, with the line that says what was cut."""
 TOLD_BYTES_MAX: Final = 48 * 1024
 """Of what is told to the watchdog: a frame of a launcher holds it."""
 FILES_MAX: Final = 512
 ENTRIES_MAX: Final = 4096  # of a section
+# Whatever the user's settings say of how a diff looks.
+_APPLICABLE: Final = ("--src-prefix=a/", "--dst-prefix=b/", "-U3", "--submodule=short", "--no-relative")
+_DIFF: Final = (
+    "diff",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--no-color",
+    "--binary",
+    "--full-index",
+    *_APPLICABLE,
+    "HEAD",
+    "--",
+)
+_HIDDEN: Final = (
+    ":/",
+    *(f":(exclude,top,glob)**/{name}" for name in (".env*", "*.pem", "*.key", "*.p12", ".netrc")),
+)
+GIT_DIFF: Final = (*_DIFF, *_HIDDEN)
+"""What git is asked for the diff of a work tree."""
+_VARIABLES: Final = frozenset(
+    [
+        "CUBLAS_WORKSPACE_CONFIG",
+        "CUDA_LAUNCH_BLOCKING",
+        "CUDA_DEVICE_MAX_CONNECTIONS",
+        "CUDA_VISIBLE_DEVICES",
+        "NVIDIA_TF32_OVERRIDE",
+        "OMP_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "MKL_CBWR",
+        "OPENBLAS_NUM_THREADS",
+        "PYTHONHASHSEED",
+        "ONEDNN_MAX_CPU_ISA",
+        "DNNL_MAX_CPU_ISA",
+        "GLOO_SOCKET_IFNAME",
+    ]
+)
+_PREFIXES: Final = ("NCCL_", "TORCH_", "PYTORCH_", "TORCHINDUCTOR_", "CUDNN_", "NVTE_", "TRITON_", "UCX_")
+_PLACES: Final = ("_DIR", "_PATH", "_FILE", "_HOME")  # where something lies changes nothing that is computed
 
 
 class Section(StrEnum):
@@ -77,12 +116,20 @@ class RunManifest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def bounded(text: object, limit: int = LINE_LENGTH_MAX) -> str:
-    """`text` as it may stand in a manifest: cut, with its length, where it is longer than `limit` characters."""
-    said = str(text)
+    """`text` as it may stand in a manifest: cut, with its length, where it is longer than `limit` characters, and
+    with escapes for what is no character.
+    """
+    said = str(text).encode(errors="backslashreplace").decode()  # a path may be no UTF-8
     if len(said) <= limit:
         return said
     end = f"... ({len(said)} characters)"
     return said[: limit - len(end)] + end
+
+
+def is_recorded(variable: str) -> bool:
+    """Whether an environment variable of this name matters to what is computed, and may be told."""
+    is_of_a_library = variable.startswith(_PREFIXES) and not variable.endswith(_PLACES)
+    return variable in _VARIABLES or (is_of_a_library and not is_secret(variable))
 
 
 def section_of(values: Mapping[str, object]) -> dict[str, str]:

@@ -20,21 +20,32 @@ _SECRET: Final = frozenset(
     [
         "secret",
         "secrets",
-        "password",
-        "passwd",
         "passphrase",
         "credential",
         "credentials",
-        "token",
         "apikey",
-        "auth",
         "authorization",
         "bearer",
     ]
 )
-_KEYS: Final = frozenset(["api", "access", "private", "secret", "account", "signing", "encryption", "license"])
-_OF_A_VOCABULARY: Final = frozenset(["eos", "bos", "pad", "unk", "mask", "sep", "cls", "start", "end", "image"])
-"""Before `token` these make it a word of a tokenizer."""
+_ENDS: Final = ("password", "passwd", "secret", "apikey")
+"""A part that ends so, as in `pgpassword`."""
+_LAST: Final = frozenset(["token", "auth"])
+"""Only as the last part: a `token_embedding` opens no door."""
+_TOKENS: Final = frozenset(
+    ["hf", "gh", "api", "access", "auth", "session", "refresh", "user", "wandb", "slack", "id"]
+)
+_KEYS: Final = frozenset(
+    ["api", "access", "private", "secret", "account", "signing", "encryption", "license", "ssh", "gpg", "deploy"]
+)
+_OF_A_MODEL: Final = frozenset(
+    [
+        *("eos", "bos", "pad", "unk", "mask", "sep", "cls", "start", "end", "image", "special", "next", "last"),
+        *("first", "prev", "previous", "new", "max", "min", "num", "n", "per", "each", "current", "cur", "input"),
+        *("output", "target", "of", "self", "cross", "class", "register", "padding", "stop"),
+    ]
+)
+"""Before `token` these make it a word of a model or its tokenizer."""
 _SHAPES: Final = re.compile(
     r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"
     r"|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}"
@@ -42,31 +53,51 @@ _SHAPES: Final = re.compile(
     r"|\bsk-[\w-]{16,}"
     r"|\bxox[abprs]-[\w-]{10,}"
     r"|\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:(?!-----END)[\s\S])*(?:-----END [A-Z ]*PRIVATE KEY-----)?"
+    r"|(?i:\bauthorization[\"']?\s*[:=,]\s*[\"']?)(?:\w+\s+)?[^\s\"']+|(?i:\bbearer\s+)[\w.~+/=-]{6,}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY[A-Z ]*-----(?:(?!-----END)[\s\S])*(?:-----END [A-Z ]*-----)?"
     r"|(?<=://)[^\s/@:]*:[^\s/@]+(?=@)"
 )
-_ASSIGNED: Final = re.compile(r"([A-Za-z_][\w.-]{0,80})([\"']?\]?\s*[:=]+\s*)(\"[^\"\n]*\"|'[^'\n]*'|[^\s\"',)]+)")
+_QUOTED: Final = r"[rbfuRBFU]{0,2}(?:\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')"
+_NAME: Final = r"([A-Za-z_][\w.-]{0,80})"
+# `name = value`, `name: type = value`, `"name": value`, and a block of YAML; and `"name", "value"` of a call.
+_ASSIGNED: Final = re.compile(
+    _NAME
+    + r"(?:([\"']?\]?\s*(?::\s*[\w.\[\]| ]{1,60}?\s*=|[:=]+)\s*\(?\s*)"
+    + rf"({_QUOTED}|[|>][+-]?[ \t]*\n(?:[ +-]?[ \t]+[^\n]*(?:\n|$)){{1,64}}|[^\s\"',)&]+)"
+    + rf"|([\"']\s*,\s*(?:\w+\s*=\s*)?)({_QUOTED}))"
+)
 
 
 def is_secret(name: str) -> bool:
     """Whether what has this name, of a setting, a variable or a flag, is taken for a secret."""
     parts = [part.lower() for part in _PARTS.findall(name)]
     for before, part in zip(["", *parts], parts, strict=False):
-        if part == "token" and before in _OF_A_VOCABULARY:
-            continue
-        if part in _SECRET or (part in ("key", "keys") and before in _KEYS):
+        if part in _SECRET or part.endswith(_ENDS) or (part in ("key", "keys") and before in _KEYS):
             return True
-    return False
+        if part.endswith("token") and part.removesuffix("token") in _TOKENS:
+            return True
+        if part == "pwd" and before not in ("", "old"):
+            return True
+    *_, before, last = ["", "", *parts]
+    return last in _LAST and before not in _OF_A_MODEL
 
 
 def without_secrets(text: str) -> str:
     """`text` with what is assigned to a secret's name, or looks like one, replaced by `LEFT_OUT`."""
-
-    def assigned(match: re.Match[str]) -> str:
-        name, between, _ = match.groups()
-        return f"{name}{between}{LEFT_OUT}" if is_secret(name) else match[0]
-
-    return _ASSIGNED.sub(assigned, _SHAPES.sub(LEFT_OUT, text))
+    text = _SHAPES.sub(LEFT_OUT, text)
+    said, at = [], 0
+    found = _ASSIGNED.search(text)
+    while found is not None:
+        value = 3 if found[3] is not None else 5
+        begins = found.start(value)
+        said.append(text[at:begins])
+        at = begins
+        if is_secret(found[1]):
+            said.append(LEFT_OUT)
+            at = found.end(value)
+        # What is given to a harmless name may hold another name with its value.
+        found = _ASSIGNED.search(text, at)
+    return "".join([*said, text[at:]])
 
 
 def words_without_secrets(words: Sequence[str]) -> tuple[str, ...]:
@@ -75,12 +106,10 @@ def words_without_secrets(words: Sequence[str]) -> tuple[str, ...]:
     is_value = False
     for word in words:
         name, equals, _ = word.partition("=")
-        is_flag = word.startswith("-")
-        if is_value and not is_flag:
+        if is_value:
             said.append(LEFT_OUT)
-        elif equals and is_secret(name):
-            said.append(f"{name}={LEFT_OUT}")
-        else:
-            said.append(without_secrets(word))
-        is_value = is_flag and not equals and is_secret(name)
+            is_value = False
+            continue
+        said.append(f"{name}={LEFT_OUT}" if equals and is_secret(name) else without_secrets(word))
+        is_value = word.startswith("-") and not equals and is_secret(name)
     return tuple(said)

@@ -49,6 +49,54 @@ def test_what_looks_like_a_secret_is_left_out_of_a_text(text: str, left: str) ->
     assert without_secrets(text) == left
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'password: str = "hunter2"',
+        'TOKEN = b"hunter2"',
+        'token = ("hunter2"',
+        'password="ab\\"hunter2"',
+        "+password: |\n+  hunter2\n",
+        "Authorization: Basic hunter2",
+        "--env=WANDB_API_KEY=hunter2",
+        "url=https://h/x?api_key=hunter2&token=hunter2",
+        'environ.setdefault("HF_TOKEN", "hunter2")',
+        'add("--api-key", default="hunter2")',
+        "PGPASSWORD=hunter2",
+        "MYSQL_PWD=hunter2",
+        'ssh_key = "hunter2"',
+        "-----BEGIN PGP PRIVATE KEY BLOCK-----\nhunter2\n-----END PGP PRIVATE KEY BLOCK-----",
+    ],
+)
+def test_however_a_secret_is_written_it_is_left_out(text: str) -> None:
+    assert "hunter2" not in without_secrets(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "token_embedding = nn.Embedding(3, 4)",
+        "next_token = logits.argmax()",
+        "max_token = 5",
+        "--token-dropout=0.1",
+        "PWD=/home",
+        'tokens = batch["tokens"]',
+        "lr: float = 0.1",
+    ],
+)
+def test_the_words_of_a_language_model_stay(text: str) -> None:
+    assert without_secrets(text) == text
+
+
+def test_what_is_no_character_and_what_is_too_much_can_be_written() -> None:
+    manifest = RunManifest(1, command=(runmanifest.bounded("caf\udce9"),))
+    assert runmanifest.decode(runmanifest.encode(manifest)) == manifest
+    section = {f"s{number}": "x" * 4000 for number in range(2000)}
+    whole = RunManifest(1, command=("python",), settings={"configuration": section})
+    fitting = runmanifest.fitted(whole, runmanifest.BYTES_MAX)
+    assert runmanifest.decode(runmanifest.encode(fitting)).cut == fitting.cut != ()
+
+
 def test_a_command_line_keeps_its_flags_and_loses_what_is_secret() -> None:
     words = ("train.py", "--api-key", "abc", "--token=def", "--seed", "3", "--verbose")
     left = ("train.py", "--api-key", LEFT_OUT, f"--token={LEFT_OUT}", "--seed", "3", "--verbose")

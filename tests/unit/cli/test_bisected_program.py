@@ -9,6 +9,7 @@ import pytest
 from holdfast.api.errors import InvalidInput
 from holdfast.api.runmanifest import Code, RunManifest
 from holdfast.cli.bisect.program import Program, program_of
+from holdfast.trainer import sourcecode
 
 
 def git(folder: Path, *words: str) -> str:
@@ -39,6 +40,33 @@ def test_code_that_is_as_it_was_is_run_where_it_is(tmp_path: Path) -> None:
     assert Path(found.command[0]).exists()
     assert found.environment["NCCL_ALGO"] == "Ring"
     assert "NCCL_SOCKET_IFNAME" not in found.environment
+
+
+def test_a_change_beside_the_scripts_folder_is_a_change_of_the_code(tmp_path: Path) -> None:
+    tree, scratch = tmp_path / "tree", tmp_path / "scratch"
+    (tree / "scripts").mkdir(parents=True)
+    scratch.mkdir()
+    git(tree, "init", "-q")
+    script, beside = tree / "scripts" / "train.py", tree / "act.py"
+    script.write_text("one\n")
+    beside.write_text("gelu\n")
+    git(tree, "add", ".")
+    git(tree, "commit", "-qm", "first")
+    recorded = sourcecode.code_of(tree, script)
+    manifest = RunManifest(1, command=("python3", str(script)), code=recorded)
+    assert started(manifest, scratch).directory == tree
+    beside.write_text("relu\n")
+    git(tree, "commit", "-qam", "second")
+    found = started(manifest, scratch).directory
+    assert (found / "act.py").read_text() == "gelu\n"
+
+
+def test_what_was_not_set_is_not_taken_from_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    monkeypatch.setenv("HARMLESS", "1")
+    found = started(RunManifest(1), tmp_path, directory=tmp_path, command=("true",)).environment
+    assert "CUBLAS_WORKSPACE_CONFIG" not in found
+    assert found["HARMLESS"] == "1"
 
 
 def test_code_that_has_changed_since_is_laid_out_from_its_commit_and_diff(tmp_path: Path) -> None:

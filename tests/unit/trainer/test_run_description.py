@@ -47,6 +47,27 @@ def test_the_commit_and_the_diff_of_tracked_files_are_known(tree: Path) -> None:
     assert list(code.files) == ["train.py"]
 
 
+def test_a_git_that_hangs_ends_with_all_it_started(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "git"
+    program.write_text(f"#!/bin/sh\nsleep 600 & echo $! > {tmp_path}/child\nwait\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(sourcecode, "PATIENCE_S", 0.5)
+    assert "did not answer" in code_of(tree, tree / "train.py").unknown
+    child = Path("/proc", (tmp_path / "child").read_text().strip(), "stat")
+    assert not child.exists() or child.read_text().split()[2] == "Z"
+
+
+def test_a_diff_can_be_applied_whatever_the_users_settings_are(tree: Path) -> None:
+    git(tree, "config", "diff.noprefix", "true")
+    (tree / "train.py").write_text("rate = 2\n")
+    assert "--- a/train.py\n+++ b/train.py\n" in code_of(tree, tree / "train.py").diff
+    (tree / "train.py").write_bytes("rate = 2  # caf\xe9\n".encode("latin-1"))
+    assert code_of(tree, tree / "train.py").left_out == "a file is no UTF-8"
+
+
 def test_secrets_in_the_diff_are_left_out_and_it_says_so(tree: Path) -> None:
     (tree / "train.py").write_text('API_KEY = "hunter2hunter2"\n')
     code = code_of(tree, tree / "train.py")

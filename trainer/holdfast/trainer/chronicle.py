@@ -66,5 +66,6 @@ class Chronicle:
         files = {runhistory.FILE_NAME: self._history.encode(step)}
         manifest = self._description.wait()
         if manifest is not None:
-            files[runmanifest.FILE_NAME] = runmanifest.encode(manifest)
+            fitting = runmanifest.fitted(manifest, runmanifest.BYTES_MAX)
+            files[runmanifest.FILE_NAME] = runmanifest.encode(fitting)
         return files

@@ -21,7 +21,7 @@ import torch
 
 from holdfast.api import runmanifest
 from holdfast.api.control import Assignment
-from holdfast.api.runmanifest import Code, RunManifest, Section, bounded, section_of
+from holdfast.api.runmanifest import Code, RunManifest, Section, bounded, is_recorded, section_of
 from holdfast.api.secrecy import LEFT_OUT, is_secret, without_secrets, words_without_secrets
 from holdfast.trainer.sourcecode import code_of
 
@@ -36,25 +36,6 @@ _DRIVER_FILE: Final = Path("/proc/driver/nvidia/version")
 # https://docs.pytorch.org/docs/stable/torch_environment_variables.html,
 # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html,
 # https://docs.nvidia.com/cuda/cublas/index.html#results-reproducibility
-_VARIABLES: Final = frozenset(
-    [
-        "CUBLAS_WORKSPACE_CONFIG",
-        "CUDA_LAUNCH_BLOCKING",
-        "CUDA_DEVICE_MAX_CONNECTIONS",
-        "CUDA_VISIBLE_DEVICES",
-        "NVIDIA_TF32_OVERRIDE",
-        "OMP_NUM_THREADS",
-        "MKL_NUM_THREADS",
-        "MKL_CBWR",
-        "OPENBLAS_NUM_THREADS",
-        "PYTHONHASHSEED",
-        "ONEDNN_MAX_CPU_ISA",
-        "DNNL_MAX_CPU_ISA",
-        "GLOO_SOCKET_IFNAME",
-    ]
-)
-_PREFIXES: Final = ("NCCL_", "TORCH_", "PYTORCH_", "TORCHINDUCTOR_", "CUDNN_", "NVTE_", "TRITON_", "UCX_")
-_PLACES: Final = ("_DIR", "_PATH", "_FILE", "_HOME")  # where something lies changes nothing that is computed
 
 
 class Description:
@@ -155,12 +136,7 @@ def flat(settings: Mapping[str, object]) -> dict[str, str]:
 
 def environment_of(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that matter to what is computed, those that are set."""
-    return {
-        name: without_secrets(value)
-        for name, value in environment.items()
-        if name in _VARIABLES
-        or (name.startswith(_PREFIXES) and not name.endswith(_PLACES) and not is_secret(name))
-    }
+    return {name: without_secrets(value) for name, value in environment.items() if is_recorded(name)}
 
 
 def packages() -> dict[str, str]:

@@ -4,9 +4,11 @@ git is asked in processes of its own that end after `PATIENCE_S`, whatever they 
 the script lies in no work tree, the hashes alone tell.
 """
 
+import contextlib
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -22,13 +24,9 @@ PATIENCE_S: Final = 5.0
 """For each question. A diff of a large work tree on a shared file system takes a second or two."""
 _FILE_BYTES_MAX: Final = 4 << 20
 _ENVIRONMENT: Final = {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
-# No program that the work tree's settings name is run, and nothing of the work tree is written.
+# No monitor, hook, pager, diff program or text conversion of the work tree's settings is run (a clean filter is,
+# as of LFS), and nothing of the work tree is written.
 _GIT: Final = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "--no-pager")
-_DIFF: Final = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--binary", "--full-index", "HEAD", "--")
-_HIDDEN: Final = (
-    ":/",
-    *(f":(exclude,top,glob)**/{name}" for name in (".env*", "*.pem", "*.key", "*.p12", ".netrc")),
-)
 
 
 class Unanswered(Exception):
@@ -48,11 +46,12 @@ def code_of(directory: Path, script: Path | None) -> Code:
     except Unanswered as why:
         return Code(directory=shown, files=files, unknown=bounded(why))
     try:
-        diff, is_cut = _git(folder, *_DIFF, *_HIDDEN, limit=runmanifest.DIFF_BYTES_MAX)
+        diff, is_cut = _git(folder, *runmanifest.GIT_DIFF, limit=runmanifest.DIFF_BYTES_MAX)
     except Unanswered as why:
         return Code(directory=shown, root=root, commit=commit, files=files, left_out=bounded(why))
     kept = without_secrets(diff)[: runmanifest.DIFF_BYTES_MAX]
     reasons = [f"cut after {runmanifest.DIFF_BYTES_MAX} bytes"] if is_cut else []
+    reasons += ["a file is no UTF-8"] if "\N{REPLACEMENT CHARACTER}" in diff else []
     reasons += ["what looks like a secret"] if kept != diff[: runmanifest.DIFF_BYTES_MAX] else []
     return Code(directory=shown, root=root, commit=commit, diff=kept, left_out=" and ".join(reasons), files=files)
 
@@ -94,6 +93,7 @@ def _git(folder: Path, *words: str, limit: int) -> tuple[str, bool]:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**os.environ, **_ENVIRONMENT},
+            start_new_session=True,  # a wrapper's own processes end with it
         )
     except OSError as error:
         raise Unanswered(f"git does not start: {error.strerror}") from error
@@ -101,7 +101,8 @@ def _git(folder: Path, *words: str, limit: int) -> tuple[str, bool]:
 
     def end() -> None:
         overdue.set()
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
     timer = threading.Timer(PATIENCE_S, end)
     timer.daemon = True

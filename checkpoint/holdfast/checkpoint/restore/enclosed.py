@@ -37,13 +37,12 @@ def read_enclosed(files: Files, line: Sequence[StoredCheckpoint], position: Posi
     step, found = position.step, dict[str, bytes]()
     there = [each for each in line if step is not None and each.step <= step and each.name not in position.damaged]
     for checkpoint in there[:1]:
-        try:
-            manifest = read_manifest(files, checkpoint.name)
-            for file in BYTES_MAX:
+        for file in BYTES_MAX:
+            try:
+                manifest = read_manifest(files, checkpoint.name)
                 if (document := read_enclosure(files, checkpoint.name, manifest, file)) is not None:
                     found[file] = document
-        except (Damaged, OSError) as error:
-            _LOG.warning(
-                "what a run left in its checkpoint is not known name=%s reason=%s", checkpoint.name, error
-            )
+            except (Damaged, OSError) as error:
+                known = (checkpoint.name, file, error)
+                _LOG.warning("what a run left in its checkpoint is not known name=%s file=%s reason=%s", *known)
     return found

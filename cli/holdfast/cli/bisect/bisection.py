@@ -28,6 +28,7 @@ class Cause(StrEnum):
     STARTED = "started otherwise"  # code or settings: trained again, they differ
     RECORD = "not repeated"  # trained again they are alike, and one of them recorded something else
     CHANCE = "not deterministic"  # trained twice from the same state, A differs from itself
+    UNREACHED = "not reached"  # what was recorded differs at a step that was not trained again
     NONE = "no difference"
 
 
@@ -83,7 +84,7 @@ def bisect(question: Question, histories: tuple[StoredHistory, StoredHistory], r
     )
     if found is None:
         reached = max((step for each in traces for step, _ in each.told(Kind.PARAMETER)), default=question.began)
-        return _alike(replace(question, last=reached), departures)
+        return _alike(replace(question, last=reached), departures, first_recorded(*histories))
     chance = _chance(question, wanted, traces, histories, rehearse)
     if chance is not None:
         name, own = chance
@@ -126,8 +127,24 @@ def _between(a: Traces, b: Traces) -> Difference | None:
     return earliest(first_difference(a.of(rank), b.of(rank), rank) for rank in range(ranks))
 
 
-def _alike(question: Question, departures: tuple[Departure, ...]) -> Bisected:
+def first_recorded(a: StoredHistory, b: StoredHistory) -> int | None:
+    """The first step of which the two recorded something else; None: there is none."""
+    losses = (step for step, loss in a.losses.items() if step in b.losses and b.losses[step].hex() != loss.hex())
+    prints = (
+        step
+        for step, groups in a.fingerprints.items()
+        if any(groups[name] != value for name, value in b.fingerprints.get(step, {}).items() if name in groups)
+    )
+    return min((*losses, *prints), default=None)
+
+
+def _alike(question: Question, departures: tuple[Departure, ...], recorded: int | None) -> Bisected:
     cause = Cause.RECORD if departures else Cause.NONE
+    if not departures and recorded is not None and recorded > question.last:
+        says = (
+            f"alike up to step {question.last}; as recorded they differ at step {recorded}: say --steps with more"
+        )
+        return Bisected(Cause.UNREACHED, question.began, question.last, None, departures, says)
     if len(departures) == 1:
         (only,) = departures
         other = "B" if only.name == "A" else "A"

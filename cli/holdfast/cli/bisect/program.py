@@ -1,7 +1,8 @@
 """How one of the two runs is started again: its command, its code, its environment, as its manifest has them.
 
-Code is taken from where the run had it, as long as the files there are still those that it ran. Where they are
-not, the commit and the diff are laid out in a folder of their own; nothing is written to the work tree.
+Code is taken from where the run had it, as long as the files there are still those that it ran, and the work tree
+is at the same commit with the same diff; without a commit the files of the script's folder are all that is known.
+Else, the commit and the diff are laid out in a folder of their own; nothing is written to the work tree.
 """
 
 import hashlib
@@ -17,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.api.errors import HoldfastError, InvalidInput, Problem
-from holdfast.api.runmanifest import Code, RunManifest, Section
-from holdfast.api.secrecy import LEFT_OUT
+from holdfast.api.runmanifest import DIFF_BYTES_MAX, GIT_DIFF, Code, RunManifest, Section, is_recorded
+from holdfast.api.secrecy import LEFT_OUT, without_secrets
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _GIT_PATIENCE_S: Final = 120.0
@@ -84,8 +85,14 @@ def _recorded_ranks(name: str, manifest: RunManifest) -> int:
 
 
 def _environment(manifest: RunManifest, around: Mapping[str, str]) -> dict[str, str]:
-    """This process's, with the recorded variables as they were, but for what names devices of that machine."""
-    kept = {name: value for name, value in around.items() if not name.startswith("HOLDFAST_") or name in _KEPT}
+    """This process's, but those that are recorded of a run are as they were, also where they were not set; what
+    names devices of that machine is this one's.
+    """
+    kept = {
+        name: value
+        for name, value in around.items()
+        if name in _KEPT or name in _OF_THE_MACHINE or not (name.startswith("HOLDFAST_") or is_recorded(name))
+    }
     recorded = {
         name: value
         for name, value in manifest.of(Section.ENVIRONMENT).items()
@@ -106,9 +113,20 @@ def is_as_recorded(code: Code, directory: Path) -> bool:
     return bool(code.files)
 
 
+def _is_tree_as_recorded(code: Code) -> bool:
+    """Whether the work tree is at the commit, with the diff: what the script takes from other folders as well."""
+    root, limit = Path(code.root), DIFF_BYTES_MAX
+    try:
+        head = _git(root, "rev-parse", "HEAD").decode().strip()
+        diff = _git(root, *GIT_DIFF)[:limit].decode(errors="replace")
+    except NotThere:
+        return False
+    return head == code.commit and without_secrets(diff)[:limit] == code.diff
+
+
 def _where(name: str, code: Code, words: list[str], scratch: Path) -> tuple[Path, list[str]]:
     directory = Path(code.directory)
-    if is_as_recorded(code, directory):
+    if is_as_recorded(code, directory) and (not code.commit or _is_tree_as_recorded(code)):
         return directory, words
     fix = f"check the code of {name} out somewhere and say where (--{name.lower()}-directory)"
     if not code.commit or code.left_out:
@@ -157,7 +175,7 @@ def lay_out(code: Code, target: Path) -> Path:
     return target
 
 
-def _git(directory: Path, *words: str) -> None:
+def _git(directory: Path, *words: str) -> bytes:
     # Outside of any work tree `git apply` writes to the folder it is in; the ceiling keeps it from finding one.
     around = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_CEILING_DIRECTORIES": str(directory.parent)}
     try:
@@ -165,7 +183,6 @@ def _git(directory: Path, *words: str) -> None:
             ["git", "-C", str(directory), *words],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
             timeout=_GIT_PATIENCE_S,
             env=around,
             check=False,
@@ -173,4 +190,5 @@ def _git(directory: Path, *words: str) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotThere(f"git {words[0]} does not answer ({type(error).__name__})") from error
     if done.returncode:
-        raise NotThere(f"git {words[0]}: {done.stderr.strip()[-200:]}")
+        raise NotThere(f"git {words[0]}: {done.stderr.decode(errors='replace').strip()[-200:]}")
+    return done.stdout

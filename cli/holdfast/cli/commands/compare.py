@@ -204,7 +204,7 @@ def bisect(
         from holdfast.checkpoint.runs.comparison import parted
         from holdfast.checkpoint.runs.content import compare_states
         from holdfast.checkpoint.runs.recorded import open_run
-    from holdfast.cli.bisect.bisection import Question
+    from holdfast.cli.bisect.bisection import Cause, Question
     from holdfast.cli.bisect.bisection import bisect as search
     from holdfast.cli.bisect.program import program_of
     from holdfast.cli.bisect.rehearsals import rehearse
@@ -235,7 +235,7 @@ def bisect(
         )
     value = asdict(found) | {"step": found.step}
     emit(form, value, table=_bisected_text, names=[] if found.step is None else [str(found.step)])
-    return ExitCode.OK if found.step is None else ExitCode.FAILED
+    return ExitCode.OK if found.cause is Cause.NONE else ExitCode.FAILED
 
 
 def window(
