@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from probed_models import (
@@ -304,3 +305,46 @@ def test_words_of_the_batch_are_changed_for_words_of_the_batch() -> None:
 def test_what_a_step_needs_is_refused_where_it_is_no_loss() -> None:
     with pytest.raises(InvalidInput, match=r"^loss: .* return a tensor of one element"):
         trainable(seeded(Model), loss=lambda outputs, _: outputs).step()
+
+
+class Noisy(nn.Module):
+    """Draws of a generator that nobody seeds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.generator = nn.Embedding(32, 8), torch.Generator().manual_seed(1)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.embed(tokens) + torch.rand(8, generator=self.generator)
+
+
+class Counting(nn.Module):
+    """Puts another buffer in the place of its own, draws of NumPy, and computes in bfloat16 in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(32, 8)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        self.count = self.count + 1
+        noise = torch.from_numpy(numpy.random.rand(8)).float()
+        return (self.embed(tokens) + self.count + noise).bfloat16().float()
+
+
+def test_a_model_that_does_not_repeat_itself_is_unknown_and_no_leak() -> None:
+    torch.manual_seed(0)
+    answer = causality(Subject(model=Noisy(), inputs=torch.arange(32).reshape(2, 16)))
+    assert (answer.verdict, answer.where) == (Soundness.UNKNOWN, "")
+    assert "the same batch twice" in answer.says
+
+
+def test_a_buffer_that_is_replaced_and_numbers_of_numpy_are_put_back() -> None:
+    torch.manual_seed(0)
+    model, before = Counting(), numpy.random.get_state()[1].copy()
+    held = model.count
+    answer = causality(Subject(model=model, inputs=torch.arange(32).reshape(2, 16)))
+    assert answer.verdict is Soundness.SOUND, answer
+    assert model.count is held
+    assert float(held) == 0.0
+    assert (numpy.random.get_state()[1] == before).all()

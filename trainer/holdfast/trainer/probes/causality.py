@@ -43,7 +43,8 @@ def causality(subject: Subject) -> ProbeAnswer:
     The figure is the largest such move as a share of the largest output; `where` is the first module, in the order
     of the forward pass, whose output moved while its inputs had not. Same shapes are computed in the same order,
     so a sound model moves by exactly nothing as a rule; `tolerance` allows for sums whose order depends on the
-    data. Dropout passes everything on meanwhile. Runs the model about 20 times, without gradients.
+    data. Dropout passes everything on meanwhile. Runs the model about 20 times, without gradients;
+    one that does not repeat itself on the same batch is unknown.
     """
     tokens = subject.tokens
     if subject.steps < 2:
@@ -60,27 +61,15 @@ def causality(subject: Subject) -> ProbeAnswer:
     with torch.no_grad(), kept_as_found(subject.model) as renew, without_dropout():
         looks: list[_Look] = []
         for training in (False, True):
-            subject.model.train(training)
-            renew()
-            logits = logits_of(subject.outputs())
-            timed = [each for each in (layout.by_time(one) for one in logits) if each is not None]
-            if not timed:
-                shapes = ", ".join(str(tuple(each.shape)) for each in logits) or "no tensor"
-                fix = f"return logits of {subject.samples} x {subject.steps} x ...; a loss alone tells no position"
-                return ProbeAnswer.unknown(Probe.CAUSALITY, f"the model returns {shapes}", fix)
-            if not all(bool(each.isfinite().any()) for each in timed):
-                return ProbeAnswer.unknown(
-                    Probe.CAUSALITY, "no output is finite", "give a model and a batch with finite outputs"
-                )
-            limit = tolerance(coarsest((*logits, *subject.model.parameters())))
-            for kept, changed in _changes(subject):
-                renew()
-                found = [layout.by_time(each) for each in logits_of(changed.outputs())]
-                pairs = zip(timed, [each for each in found if each is not None], strict=True)
-                looks.append(_look(list(pairs), training, kept, changed.tokens, limit))
+            found = _looks(subject, layout, renew, training)
+            if isinstance(found, ProbeAnswer):
+                return found
+            looks += found[0]
+            dtype = found[1]
+        limit = tolerance(dtype)
         worst = max(looks, key=lambda each: each.before)
         if worst.before <= limit:
-            return _quiet(looks, worst, coarsest((*logits, *subject.model.parameters())))
+            return _quiet(looks, worst, dtype)
         # Of what leaks in both modes the simpler is shown.
         shown = max(
             (each for each in looks if each.before > limit), key=lambda each: (not each.training, each.before)
@@ -88,6 +77,39 @@ def causality(subject: Subject) -> ProbeAnswer:
         subject.model.train(shown.training)
         origin = _origin(subject, shown, layout, limit, renew)
     return _leak(looks, shown, worst.before, origin, limit)
+
+
+def _looks(
+    subject: Subject, layout: TimeLayout, renew: Callable[[], None], training: bool
+) -> ProbeAnswer | tuple[list[_Look], torch.dtype]:
+    """What each change did, and the dtype that rounds most on the way; why nothing can be said instead."""
+    subject.model.train(training)
+    renew()
+    with recorded(subject.model) as calls:
+        logits = logits_of(subject.outputs())
+    timed = [each for each in (layout.by_time(one) for one in logits) if each is not None]
+    if not timed:
+        shapes = ", ".join(str(tuple(each.shape)) for each in logits) or "no tensor"
+        fix = f"return logits of {subject.samples} x {subject.steps} x ...; a loss alone tells no position"
+        return ProbeAnswer.unknown(Probe.CAUSALITY, f"the model returns {shapes}", fix)
+    if not all(bool(each.isfinite().any()) for each in timed):
+        fix = "give a model and a batch with finite outputs"
+        return ProbeAnswer.unknown(Probe.CAUSALITY, "no output is finite", fix)
+    inside = [each for call in calls for each in call.outputs]  # autocast rounds where neither end shows it
+    dtype = coarsest((*logits, *inside, *subject.model.parameters()))
+    limit = tolerance(dtype)
+    renew()
+    again = max(map(moved, logits_of(subject.outputs()), logits))
+    if again > limit:
+        says = f"the same batch twice moves the outputs by {again:.2g} {UNIT}"
+        return ProbeAnswer.unknown(Probe.CAUSALITY, says, "take that noise away; see what determinism says")
+    looks = []
+    for kept, changed in _changes(subject):
+        renew()
+        found = [layout.by_time(each) for each in logits_of(changed.outputs())]
+        pairs = zip(timed, [each for each in found if each is not None], strict=True)
+        looks.append(_look(list(pairs), training, kept, changed.tokens, limit))
+    return looks, dtype
 
 
 def _changes(subject: Subject) -> Iterator[tuple[int, Subject]]:

@@ -230,22 +230,30 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def seed() -> None:
-    """Every source of random numbers that a model uses, at the same place again."""
+    """Python's, torch's and NumPy's random numbers, at the same place again."""
     random.seed(SEED)
     torch.manual_seed(SEED)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(SEED)
 
 
 @contextmanager
 def kept_as_found(*modules: nn.Module) -> Iterator[Callable[[], None]]:
     """Hand the modules back as they were. What is yielded puts them there now, and the seed at its start."""
-    buffers = [(each, each.clone()) for module in modules for each in module.buffers()]
+    owners = {id(owner): owner for module in modules for owner in module.modules()}.values()
+    buffers = [
+        (owner, name, buffer, buffer.clone())
+        for owner in owners
+        for name, buffer in owner.named_buffers(recurse=False)
+    ]
     flags = [(each, each.training) for module in modules for each in module.modules()]
     gradients = [(each, each.grad) for module in modules for each in module.parameters()]
     devices = {each.device for module in modules for each in module.parameters() if each.device.type == "cuda"}
 
     def renew() -> None:
         with torch.no_grad():
-            for buffer, before in buffers:
+            for owner, name, buffer, before in buffers:
+                owner._buffers[name] = buffer  # a model may put another in its place
                 buffer.copy_(before)
         seed()
 
@@ -255,6 +263,8 @@ def kept_as_found(*modules: nn.Module) -> Iterator[Callable[[], None]]:
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=sorted(devices, key=str)))
         stack.callback(random.setstate, python)
+        if (numpy := sys.modules.get("numpy")) is not None:
+            stack.callback(numpy.random.set_state, numpy.random.get_state())
         # Compiled code calls no hooks. Without the compiler's module, which takes seconds, nothing is compiled.
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
