@@ -81,6 +81,21 @@ class Restore(msgspec.Struct, frozen=True):
             return self.learning_rate_cuts
         return (LearningRateCut(self.learning_rate_scale, self.step or 0),)
 
+    def cuts_after(self, step: int | None) -> tuple[LearningRateCut, ...]:
+        """Those of the history that goes on after `step`, which was restored (None: nothing was).
+
+        Where another step than the one asked for may be restored, only that step tells: a younger one has the
+        cuts before it in it, and what was asked for along with the older one is not done; of the older one those
+        that began later are given up.
+        """
+        cuts = self.cuts()
+        if self.otherwise is None:
+            return cuts
+        kept = len(cuts) - (self.learning_rate_scale != 1.0)  # the newest is the one that it asks for
+        if self.is_younger(step):
+            return cuts[:kept]
+        return (*(each for each in cuts[:kept] if each.after < (step or 0)), *cuts[kept:])
+
     def is_younger(self, step: int | None) -> bool:
         """Whether what was restored, after `step`, is younger than what was asked for: nothing is changed then."""
         return self.step is not None and (step or 0) > self.step

@@ -126,6 +126,7 @@ def restored(state: JobState, event: Event, now: float) -> Step:
     if state.restored_step is not None:
         return ignore(state, f"round {event.round} reported its restore before")
     step = event.step or 0
+    directive = replace(state.round.restore, learning_rate_cuts=state.learning_rate_cuts)
     kept = tuple(each for each in state.checkpoints if each.step <= step)
     # A planned change has none of the faults that storage is for.
     slow = {each.id for each in state.incidents if each.kind is FindingKind.STRAGGLER}
@@ -142,7 +143,7 @@ def restored(state: JobState, event: Event, now: float) -> Step:
         verified_step=lowered(state.verified_step, event.step),
         unhealthy_from=None if not_yet else unhealthy_from,
         storage_restores=state.storage_restores + needed,
-        learning_rate_cuts=_cuts_that_hold(state.learning_rate_cuts, state.round.restore, step),
+        learning_rate_cuts=cuts_from(directive.cuts_after(step), step),
         follows=(Follows.RESTORE, *event.follows),
     )
     says = f"round {event.round} begins after step {step}"
@@ -154,17 +155,6 @@ def restored(state: JobState, event: Event, now: float) -> Step:
         says += f"; healed {'; '.join(event.healed)}"
     after, effects = note(after, event.round, now, says)
     return Step(after, effects, Reason("restored", says)).then(came_to, event)
-
-
-def _cuts_that_hold(
-    cuts: tuple[LearningRateCut, ...], directive: Restore, step: int
-) -> tuple[LearningRateCut, ...]:
-    """Once the round has begun from `step`. Where that is younger than what it was sent back to, what was asked
-    for along with it is not done.
-    """
-    if directive.is_younger(step) and directive.otherwise is not None:
-        return tuple(each for each in cuts if each.after < (directive.step or 0))
-    return cuts_from(cuts, step)
 
 
 def _bounded(state: JobState, known: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
