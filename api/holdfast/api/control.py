@@ -66,7 +66,7 @@ class Assignment(msgspec.Struct, frozen=True, tag=True):
         """What a script that works out its learning rate at each step multiplies it by at `step`: 1.0, but for a
         while after the job has gone back for its loss.
         """
-        return factor_at(self.restore.cuts(), step)
+        return factor_at(self.restore.settled(self.restore.step or 0).cuts(), step)
 
     def batches_to_skip(self, step: int | None) -> int:
         """How many batches a script that restores by itself passes over behind those of `step`, which it restored

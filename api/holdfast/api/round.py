@@ -60,7 +60,7 @@ class Restore(msgspec.Struct, frozen=True):
     first, those of earlier rounds too; `learning_rate_scale` is the newest one until a checkpoint has it, for who
     knows no cuts.
     `otherwise` is where the round goes on when nothing up to `step` can be restored: the newest up to there (None:
-    it fails).
+    it fails). `learning_rate_cuts` are then those of both histories, until `settled` tells which one goes on.
     """
 
     tier: Tier = Tier.NONE
@@ -80,6 +80,22 @@ class Restore(msgspec.Struct, frozen=True):
         if self.learning_rate_cuts or self.learning_rate_scale == 1.0:
             return self.learning_rate_cuts
         return (LearningRateCut(self.learning_rate_scale, self.step or 0),)
+
+    def settled(self, step: int) -> "Restore":
+        """The same once a checkpoint of `step` was restored, which tells whether the round goes on `otherwise`.
+
+        If it does, nothing of what was asked for is done, and every cut that was made before stays. If not, what was
+        cut behind the step that was asked for is of the history that is given up.
+        """
+        if self.otherwise is None:
+            return self
+        count = len(self.learning_rate_cuts) - (self.learning_rate_scale != 1.0)
+        earlier, asked = self.learning_rate_cuts[: max(count, 0)], self.learning_rate_cuts[max(count, 0) :]
+        if self.is_younger(step):
+            none = msgspec.structs.replace(self, skip_batches=0, learning_rate_scale=1.0, otherwise=None)
+            return msgspec.structs.replace(none, step=step, learning_rate_cuts=earlier)
+        kept = tuple(each for each in earlier if each.after < (self.step or 0))
+        return msgspec.structs.replace(self, learning_rate_cuts=(*kept, *asked), otherwise=None)
 
     def is_younger(self, step: int | None) -> bool:
         """Whether what was restored, after `step`, is younger than what was asked for: nothing is changed then."""
