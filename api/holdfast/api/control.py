@@ -64,7 +64,8 @@ class Assignment(msgspec.Struct, frozen=True, tag=True):
 
     def learning_rate_factor(self, step: int) -> float:
         """What a script that works out its learning rate at each step multiplies it by at `step`: 1.0, but for a
-        while after the job has gone back for its loss.
+        while after the job has gone back for its loss. Where storage may not hold the step that was asked for, as
+        if it did.
         """
         return factor_at(self.restore.settled(self.restore.step or 0).cuts(), step)
 

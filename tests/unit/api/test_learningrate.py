@@ -2,8 +2,9 @@
 
 from msgspec.structs import replace
 
+from holdfast.api.control import Assignment
 from holdfast.api.learningrate import LearningRateCut, cuts_from, factor_at
-from holdfast.api.round import Restore, Tier
+from holdfast.api.round import Endpoint, Restore, Tier
 
 BRIEF, LASTING = LearningRateCut(0.5, after=90, until=120), LearningRateCut(0.1, after=100)
 
@@ -45,5 +46,7 @@ def test_once_it_is_known_what_was_restored_a_directive_says_what_holds() -> Non
     assert unscaled.settled(110).cuts() == (BRIEF, LASTING)
     unaware = replace(either, learning_rate_cuts=())
     assert (unaware.settled(95).cuts(), unaware.settled(110).cuts()) == ((asked,), ())
+    part = Assignment("job", 3, 0, 0, 1, 1, Endpoint("", 0), either, "")
+    assert part.learning_rate_factor(97) == 0.5 * 0.25, "of who does not say what it restored: what was asked for"
     known = replace(either, otherwise=None)
     assert known.settled(110) is known
