@@ -13,6 +13,8 @@ from probed_models import (
     WIDTH,
     WORDS,
     Attention,
+    Autocast,
+    Counting,
     ExpertChoice,
     Model,
     TimeNorm,
@@ -177,6 +179,44 @@ def test_in_a_narrow_dtype_a_move_that_may_be_rounding_is_unknown_and_in_float32
     assert narrow.figure is not None
     assert 0.0 < narrow.figure <= tolerance(torch.bfloat16)
     assert "float32" in narrow.change
+    cast = causality(subject(seeded(lambda: Autocast(Model(mixer=Leak(0.01))))))
+    assert (cast.verdict, "in bfloat16 may be rounding" in cast.says) == (Soundness.UNKNOWN, True)
+    assert causality(subject(seeded(lambda: Autocast(Model())))).verdict is Soundness.SOUND
+    broken = causality(subject(seeded(lambda: Autocast(Model(attention=Attention(1))))))
+    assert broken.verdict is Soundness.SUSPECT
+
+
+@pytest.mark.parametrize("leak", [None, Attention(1)], ids=["right", "broken"])
+def test_a_model_that_does_not_repeat_itself_is_no_leak_but_unknown(leak: nn.Module | None) -> None:
+    found = causality(subject(seeded(lambda: Model(attention=leak, mixer=Counting()))))
+    assert (found.verdict, found.figure) == (Soundness.UNKNOWN, None)
+    assert "the same tokens moved the outputs by" in found.says
+    assert "same_step_twice" in found.change
+
+
+def transposed(logits: Tensor) -> Tensor:
+    return logits.transpose(1, 2)
+
+
+@pytest.mark.parametrize("diagonal", [0, 1], ids=["right", "broken"])
+def test_where_two_dimensions_may_be_time_no_leak_is_claimed(diagonal: int) -> None:
+    def asked(shape: Callable[[Tensor], Any], steps: int) -> Any:
+        model = seeded(lambda: Model(attention=Attention(diagonal), shape=shape))
+        return causality(subject(model, inputs=tokens(steps=steps)))
+
+    known = Soundness.SUSPECT if diagonal else Soundness.SOUND
+    assert asked(transposed, STEPS).verdict is known, "16 positions, 32 words"
+    found = asked(transposed, WORDS)
+    assert found.verdict is Soundness.UNKNOWN
+    assert "if the first of two dimensions of one size is time" in found.says
+    assert "whose length is no other size" in found.change
+    # What does not move up to a position is time: nothing else stands still so.
+    plain = asked(lambda logits: logits, WORDS)
+    assert plain.verdict is (Soundness.UNKNOWN if diagonal else Soundness.SOUND)
+    # One output that is plain says enough.
+    assert asked(lambda logits: (logits[..., :5], transposed(logits)), WORDS).verdict is (
+        Soundness.SUSPECT if diagonal else Soundness.UNKNOWN
+    )
 
 
 def test_the_model_is_handed_back_as_it_was() -> None:
