@@ -84,8 +84,8 @@ class Restore(msgspec.Struct, frozen=True):
     def settled(self, step: int) -> "Restore":
         """The same once a checkpoint of `step` was restored, which tells whether the round goes on `otherwise`.
 
-        If it does, nothing of what was asked for is done, and every cut that was made before stays. If not, what was
-        cut behind the step that was asked for is of the history that is given up.
+        If it does, nothing of what was asked for is done, and every cut that was made before stays. If not, what
+        was cut behind the step that was asked for is of the history that is given up.
         """
         if self.otherwise is None:
             return self

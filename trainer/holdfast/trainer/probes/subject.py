@@ -255,8 +255,6 @@ def _kept_random(devices: Sequence[torch.device]) -> Iterator[None]:
         random.setstate(python)
         if numpy is not None:
             numpy.set_state(drawn)
-        elif (numpy := _numpy_random()) is not None:
-            numpy.seed(None)  # it came meanwhile
 
 
 @contextmanager
