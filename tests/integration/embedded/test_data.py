@@ -23,7 +23,9 @@ def trained(tmp_path: Path, script: str) -> list[dict[str, Any]]:
         script=script,
         words=words.split(),
         nodes="{min: 2, max: 2}",
-        more="  faultPolicy:\n    heartbeat: {interval: 100ms, lost: 3s}\n",
+        # What a loaded machine does to one of the ranks is told by another detector.
+        more="  faultPolicy:\n    heartbeat: {interval: 100ms, lost: 3s}\n"
+        "    straggler: {sustained: 100000steps}\n",
     )
     faults = tmp_path / "faults.yaml"
     faults.write_text(f"- {{at: {{step: {KILLED_AT}}}, do: kill-worker, rank: 1}}\n")

@@ -173,6 +173,19 @@ def test_of_very_many_cuts_one_that_is_over_goes_before_one_that_still_holds() -
     assert with_cut((over,), newest) == (over, newest)
 
 
+@pytest.mark.parametrize(("restored", "kept"), [(60, True), (39, False)], ids=["younger", "as asked"])
+def test_a_cut_stays_with_the_state_that_has_it(restored: int, kept: bool) -> None:
+    story = running(2, step=75, commit=60).stored(60)
+    earlier = LearningRateCut(0.5, after=45, until=100)
+    story.state = changed(story.state, learning_rate_cuts=(earlier,))
+    story.ask(InterventionAction.REWIND, to_step=40)
+    restore = story.round.restore
+    assert (restore.step, restore.otherwise) == (40, 60)
+    assert restore.settled(restored).cuts() == ((earlier,) if kept else ())
+    story.run(restored + 1, restored=restored)
+    assert story.state.learning_rate_cuts == ((earlier,) if kept else ())
+
+
 def test_beginning_anew_forgets_every_cut() -> None:
     story = diverging(running(step=150, commit=90, loss=SLOW), 97).run(91, restored=90)
     story.ask(InterventionAction.RESTART, fresh=True)

@@ -262,3 +262,12 @@ def test_a_new_round_begins_anew_and_what_says_nothing_of_its_steps_is_not_judge
     silent = Job()
     report = Reported(NodeReport("n0", "boot", 1, (rank_sample(0), rank_sample(1))))
     assert list(silent.detector.observe(report, 101.0)) == []
+
+
+def test_sums_that_no_training_has_are_taken() -> None:
+    job = Job()
+    none = StepWork(1, 5e-324, 4e10, -4e10, 0.0, 0.0, 4e10, -1.0, 0.0, 2**53 - 1, 0)
+    for node in range(job.nodes):
+        ranks = tuple(rank_sample(rank, step=3, work=none) for rank in (2 * node, 2 * node + 1))
+        job.found += job.detector.observe(Reported(NodeReport(f"n{node}", "boot", 1, ranks)), 200.0)
+    assert job.train(40).found == []

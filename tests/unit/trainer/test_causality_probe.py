@@ -344,3 +344,21 @@ def test_words_of_the_batch_are_changed_for_words_of_the_batch() -> None:
 def test_what_a_step_needs_is_refused_where_it_is_no_loss() -> None:
     with pytest.raises(InvalidInput, match=r"^loss: .* return a tensor of one element"):
         trainable(seeded(Model), loss=lambda outputs, _: outputs).step()
+
+
+class Noisy(nn.Module):
+    """Draws of a generator that nobody seeds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.generator = nn.Embedding(32, 8), torch.Generator().manual_seed(1)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.embed(tokens) + torch.rand(8, generator=self.generator)
+
+
+def test_who_draws_of_a_generator_that_nobody_seeds_is_unknown_and_no_leak() -> None:
+    torch.manual_seed(0)
+    answer = causality(Subject(model=Noisy(), inputs=torch.arange(32).reshape(2, 16)))
+    assert (answer.verdict, answer.where) == (Soundness.UNKNOWN, "")
+    assert "the same tokens moved the outputs" in answer.says

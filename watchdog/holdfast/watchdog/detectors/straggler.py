@@ -27,6 +27,7 @@ SPANS = (1, 4, 16)  # looks
 LOOK_REPORTS, LOOK_S_A_RANK = 3.0, 1.2e-3
 SHORT_LOOK_REPORTS = 2.5  # while somebody is under suspicion, and a report tells of several steps
 BY_CHANCE = 0.5  # of so many in every look that are beyond only by chance, none is looked at more often for it
+STEPS_A_LOOK_MAX = 1e6
 LATE_S, LATE_STEPS = 3.0, 2.0  # ranks that are not heard of are waited for no longer
 NODES_AT_ONCE = 3
 AT_ONCE_LOOKS = 3
@@ -133,7 +134,8 @@ class StragglerDetector(Detector):
 
     def _steps_a_look(self, least_s: float, step_s: float) -> int:
         least_s = max(least_s, self._world_size * LOOK_S_A_RANK)
-        return max(1, ceil(least_s / step_s)) if step_s > 0.0 else 1
+        # A rank may tell of steps that take next to nothing.
+        return max(1, ceil(min(least_s / step_s, STEPS_A_LOOK_MAX))) if step_s > 0.0 else 1
 
     def _judge(self, compared: Compared) -> Iterator[Finding]:
         peers, mark = compared.peers, compared.now.mark
