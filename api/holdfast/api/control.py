@@ -64,9 +64,10 @@ class Assignment(msgspec.Struct, frozen=True, tag=True):
 
     def learning_rate_factor(self, step: int) -> float:
         """What a script that works out its learning rate at each step multiplies it by at `step`: 1.0, but for a
-        while after the job has gone back for its loss.
+        while after the job has gone back for its loss. Where storage may not hold the step that was asked for, as
+        if it did.
         """
-        return factor_at(self.restore.cuts(), step)
+        return factor_at(self.restore.settled(self.restore.step or 0).cuts(), step)
 
     def batches_to_skip(self, step: int | None) -> int:
         """How many batches a script that restores by itself passes over behind those of `step`, which it restored

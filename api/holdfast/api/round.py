@@ -60,7 +60,7 @@ class Restore(msgspec.Struct, frozen=True):
     first, those of earlier rounds too; `learning_rate_scale` is the newest one until a checkpoint has it, for who
     knows no cuts.
     `otherwise` is where the round goes on when nothing up to `step` can be restored: the newest up to there (None:
-    it fails).
+    it fails). `learning_rate_cuts` are then those of both histories, until `settled` tells which one goes on.
     """
 
     tier: Tier = Tier.NONE
@@ -81,20 +81,21 @@ class Restore(msgspec.Struct, frozen=True):
             return self.learning_rate_cuts
         return (LearningRateCut(self.learning_rate_scale, self.step or 0),)
 
-    def cuts_after(self, step: int | None) -> tuple[LearningRateCut, ...]:
-        """Those of the history that goes on after `step`, which was restored (None: nothing was).
+    def settled(self, step: int) -> "Restore":
+        """The same once a checkpoint of `step` was restored, which tells whether the round goes on `otherwise`.
 
-        Where another step than the one asked for may be restored, only that step tells: a younger one has the
-        cuts before it in it, and what was asked for along with the older one is not done; of the older one those
-        that began later are given up.
+        If it does, nothing of what was asked for is done, and every cut that was made before stays. If not, what
+        was cut behind the step that was asked for is of the history that is given up.
         """
-        cuts = self.cuts()
         if self.otherwise is None:
-            return cuts
-        kept = len(cuts) - (self.learning_rate_scale != 1.0)  # the newest is the one that it asks for
+            return self
+        count = len(self.learning_rate_cuts) - (self.learning_rate_scale != 1.0)
+        earlier, asked = self.learning_rate_cuts[: max(count, 0)], self.learning_rate_cuts[max(count, 0) :]
         if self.is_younger(step):
-            return cuts[:kept]
-        return (*(each for each in cuts[:kept] if each.after < (step or 0)), *cuts[kept:])
+            none = msgspec.structs.replace(self, skip_batches=0, learning_rate_scale=1.0, otherwise=None)
+            return msgspec.structs.replace(none, step=step, learning_rate_cuts=earlier)
+        kept = tuple(each for each in earlier if each.after < (self.step or 0))
+        return msgspec.structs.replace(self, learning_rate_cuts=(*kept, *asked), otherwise=None)
 
     def is_younger(self, step: int | None) -> bool:
         """Whether what was restored, after `step`, is younger than what was asked for: nothing is changed then."""

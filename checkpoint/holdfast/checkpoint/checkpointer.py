@@ -206,7 +206,8 @@ class Checkpointer:
         )
         # A snapshot of memory is younger than what was gone back to, and has it all behind it.
         skip = 0 if is_memory else restore.batches_to_skip(position.step)
-        rate.go_on(restore.cuts_after(position.step), position.step or 0, has_all=is_memory)
+        done = restore if is_memory else restore.settled(position.step or 0)
+        rate.go_on(done.cuts(), position.step or 0, has_all=is_memory)
         self._rate = rate
         self._to_drop = position.to_drop + skip
         self._position = position

@@ -248,6 +248,13 @@ def test_a_learning_rate_that_is_cut_for_a_while_is_so_in_every_round_of_it(dire
     assert rates == [(3, 0.05), (4, 0.05), (5, 0.05), (6, 0.05), (7, 0.1), (8, 0.1)]
 
 
+def test_what_was_cut_in_the_history_that_is_given_up_is_not_cut_again(directory: Path) -> None:
+    cuts = (LearningRateCut(0.5, after=2, until=6), LearningRateCut(0.25, after=2))
+    told = Restore(Tier.CHECKPOINT, 2, learning_rate_scale=0.25, learning_rate_cuts=cuts, otherwise=3)
+    solo = Solo(directory, round=2, restore=told).train(until=3)
+    assert solo.optimizer.param_groups[0]["lr"] == 0.025
+
+
 @pytest.mark.parametrize(
     ("told", "first"), [({"skip_until": 10}, 10.0), ({"skip_until": 1}, 2.0), ({"skip_batches": 7}, 9.0)]
 )

@@ -1,7 +1,10 @@
 """Which steps a cut of the learning rate is for, and which states have it."""
 
+from msgspec.structs import replace
+
+from holdfast.api.control import Assignment
 from holdfast.api.learningrate import LearningRateCut, cuts_from, factor_at
-from holdfast.api.round import Restore, Tier
+from holdfast.api.round import Endpoint, Restore, Tier
 
 BRIEF, LASTING = LearningRateCut(0.5, after=90, until=120), LearningRateCut(0.1, after=100)
 
@@ -32,3 +35,18 @@ def test_batches_are_passed_over_up_to_a_step_or_so_many_and_not_behind_what_is_
     assert Restore(Tier.CHECKPOINT, 40, skip_until=30).batches_to_skip(40) == 0
     assert Restore(Tier.CHECKPOINT, 40, skip_batches=7).batches_to_skip(60) == 0
     assert Restore(skip_batches=7).batches_to_skip(None) == 7
+
+
+def test_once_it_is_known_what_was_restored_a_directive_says_what_holds() -> None:
+    asked = LearningRateCut(0.25, after=95)
+    either = Restore(Tier.CHECKPOINT, 95, "", 7, 0.25, otherwise=120, learning_rate_cuts=(BRIEF, LASTING, asked))
+    assert either.settled(95) == Restore(Tier.CHECKPOINT, 95, "", 7, 0.25, learning_rate_cuts=(BRIEF, asked))
+    assert either.settled(110) == Restore(Tier.CHECKPOINT, 110, learning_rate_cuts=(BRIEF, LASTING))
+    unscaled = replace(either, learning_rate_scale=1.0, learning_rate_cuts=(BRIEF, LASTING))
+    assert unscaled.settled(110).cuts() == (BRIEF, LASTING)
+    unaware = replace(either, learning_rate_cuts=())
+    assert (unaware.settled(95).cuts(), unaware.settled(110).cuts()) == ((asked,), ())
+    part = Assignment("job", 3, 0, 0, 1, 1, Endpoint("", 0), either, "")
+    assert part.learning_rate_factor(97) == 0.5 * 0.25, "of who does not say what it restored: what was asked for"
+    known = replace(either, otherwise=None)
+    assert known.settled(110) is known

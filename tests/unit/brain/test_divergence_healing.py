@@ -8,10 +8,12 @@ from holdfast.api.event import MemberEntered, RestoreReported, RoundProgressed
 from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import IncidentState, Rung
 from holdfast.api.intervention import InterventionAction
-from holdfast.api.learningrate import LearningRateCut
+from holdfast.api.learningrate import LearningRateCut, cuts_from
 from holdfast.api.policy import LossPolicy, XidAction
 from holdfast.api.round import Follows, Tier
 from holdfast.api.status import JobPhase
+from holdfast.watchdog.brain.history import KEPT_CUTS, with_cut
+from holdfast.watchdog.brain.state import Rewind
 from holdfast.watchdog.brain.status import unfollowed
 from holdfast.watchdog.brain.step import Notify, changed
 
@@ -114,6 +116,61 @@ def test_what_could_not_be_gone_back_to_is_not_cut_for() -> None:
     assert story.round.restore.learning_rate_cuts == (LearningRateCut(0.5, after=40),)
     story.run(61, restored=60)
     assert story.state.learning_rate_cuts == ()
+    story.die(1).wait(15)
+    restore = story.round.restore
+    assert (restore.step, restore.learning_rate_scale, restore.cuts()) == (60, 1.0, ()), "nor in any later round"
+
+
+BRIEF = LearningRateCut(0.5, after=45, until=100)
+
+
+@pytest.mark.parametrize(
+    ("restored", "hold"),
+    [(60, (BRIEF,)), (39, (LearningRateCut(0.25, after=39),)), (30, (LearningRateCut(0.25, after=30),))],
+)
+def test_where_it_is_not_known_whether_it_can_be_gone_back_to_the_cuts_are_those_of_what_was_restored(
+    restored: int, hold: tuple[LearningRateCut, ...]
+) -> None:
+    story = running(2, step=75, commit=40).stored(40, 50, 60)
+    story.state = changed(story.state, learning_rate_cuts=(BRIEF,))
+    story.ask(InterventionAction.REWIND, to_step=39, learning_rate_scale=0.25)
+    directive = story.round.restore
+    assert directive.learning_rate_cuts == (BRIEF, LearningRateCut(0.25, after=39)), "workers may need either"
+    assert cuts_from(directive.settled(restored).cuts(), restored) == hold
+    story.run(restored + 1, restored=restored)
+    assert story.state.learning_rate_cuts == hold
+    story.die(1).wait(15).run(restored + 1, restored=restored)
+    assert story.state.learning_rate_cuts == hold, "a second round makes nothing of it once more"
+
+
+def test_what_is_asked_for_while_a_round_goes_back_is_not_settled_by_that_round() -> None:
+    story = running(2, step=75, commit=40).stored(40, 50, 60)
+    story.state = changed(story.state, learning_rate_cuts=(BRIEF,))
+    story.ask(InterventionAction.REWIND, to_step=39)
+    going = story.round
+    story.state = changed(story.state, rewind=Rewind(replace(going.restore, step=30)))
+    story.tell(RestoreReported(going.number, 60))
+    assert story.state.rewind == Rewind(replace(going.restore, step=30))
+    assert story.state.learning_rate_cuts == (BRIEF,)
+
+
+def test_who_goes_back_to_where_a_cut_began_says_how_fast_to_learn() -> None:
+    story = diverging(running(step=150, commit=90, loss=SLOW), 97).run(91, restored=90)
+    story.ask(InterventionAction.REWIND, to_step=90)
+    assert story.round.restore.learning_rate_cuts == ()
+
+
+def test_of_very_many_cuts_one_that_is_over_goes_before_one_that_still_holds() -> None:
+    lasting, over = LearningRateCut(0.5, after=1), LearningRateCut(0.5, after=2, until=90)
+    newer = tuple(LearningRateCut(0.9, after=step) for step in range(3, KEPT_CUTS + 1))
+    newest = LearningRateCut(0.9, after=90)
+    assert with_cut((lasting, over, *newer), newest) == (lasting, *newer, newest)
+    assert with_cut((over, lasting, *newer), LearningRateCut(0.9, after=89)) == (
+        lasting,
+        *newer,
+        LearningRateCut(0.9, after=89),
+    ), "where none is over, the oldest"
+    assert with_cut((over,), newest) == (over, newest)
 
 
 @pytest.mark.parametrize(("restored", "kept"), [(60, True), (39, False)], ids=["younger", "as asked"])
@@ -124,7 +181,7 @@ def test_a_cut_stays_with_the_state_that_has_it(restored: int, kept: bool) -> No
     story.ask(InterventionAction.REWIND, to_step=40)
     restore = story.round.restore
     assert (restore.step, restore.otherwise) == (40, 60)
-    assert restore.cuts_after(restored) == ((earlier,) if kept else ())
+    assert restore.settled(restored).cuts() == ((earlier,) if kept else ())
     story.run(restored + 1, restored=restored)
     assert story.state.learning_rate_cuts == ((earlier,) if kept else ())
 

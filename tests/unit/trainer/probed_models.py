@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -75,6 +76,50 @@ class TokenChoice(ExpertChoice):
                 chosen = chosen[weight[chosen].argsort(descending=True)[: self.capacity]]
             result = result.index_add(0, chosen, weight[chosen, None] * self.dropout(expert(tokens[chosen])))
         return result.view_as(hidden)
+
+
+class Counting(nn.Module):
+    """Adds how often it was called: state that no seed and no buffer brings back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        self.calls += 1
+        return hidden * (1.0 + 1e-6 * self.calls)
+
+
+class CountingBuffer(nn.Module):
+    """Counts its calls in a buffer that it replaces each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        self.calls = self.calls + 1
+        return hidden * (1.0 + 1e-3 * self.calls)
+
+
+class Noise(nn.Module):
+    """Adds random numbers of NumPy's."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + 1e-3 * torch.from_numpy(np.random.randn(*hidden.shape)).float()
+
+
+class Autocast(nn.Module):
+    """Computes `model` in bfloat16, with parameters and outputs in float32."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            found: Tensor = self.model(tokens)
+        return found.float()
 
 
 class Model(nn.Module):

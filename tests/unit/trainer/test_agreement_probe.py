@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from probed_models import SAMPLES, STEPS, WIDTH, Attention, Model, one_thread, seeded, subject, tokens
+from probed_models import SAMPLES, STEPS, WIDTH, Attention, Autocast, Model, one_thread, seeded, subject, tokens
 from torch import Tensor, nn
 
 from holdfast.trainer.probes import Soundness, Subject, agreement
+from holdfast.trainer.probes.rounding import tolerance
 
 __all__ = ["one_thread"]
 
@@ -48,6 +49,14 @@ def test_a_copy_in_bfloat16_agrees_up_to_its_rounding() -> None:
     assert found.verdict is Soundness.SOUND
     assert found.figure is not None
     assert found.figure > 0.0
+
+
+def test_a_model_under_autocast_agrees_up_to_the_rounding_inside_of_it() -> None:
+    model, other = second()
+    found = agreement(subject(Autocast(model), reference=lambda inputs: other.eval()(inputs)))
+    assert found.verdict is Soundness.SOUND
+    assert found.figure is not None
+    assert found.figure > tolerance(torch.float32)
 
 
 def test_a_function_is_compared_without_its_layers() -> None:

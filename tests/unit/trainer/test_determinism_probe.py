@@ -2,12 +2,17 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from probed_models import (
     WIDTH,
     Attention,
+    Autocast,
+    Counting,
+    CountingBuffer,
     Model,
+    Noise,
     TimeNorm,
     mean_loss,
     one_thread,
@@ -20,21 +25,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from holdfast.trainer.probes import Soundness, another_world_size, same_step_twice
+from holdfast.trainer.probes import Soundness, Subject, another_world_size, causality, same_step_twice
+from holdfast.trainer.probes.rounding import tolerance
+from holdfast.trainer.probes.subject import kept_as_found
 
 __all__ = ["one_thread"]
-
-
-class Counting(nn.Module):
-    """Adds how often it was called: state that no seed and no buffer brings back."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        self.calls += 1
-        return hidden * (1.0 + 1e-6 * self.calls)
 
 
 class CountingBackwards(torch.autograd.Function):
@@ -74,6 +69,50 @@ def test_state_outside_of_torch_is_found_and_its_module_named() -> None:
     assert (found.verdict, found.where) == (Soundness.SUSPECT, "mixer")
     assert "first in the forward pass of mixer" in found.says
     assert "use_deterministic_algorithms" in found.change
+
+
+def test_numbers_that_numpy_draws_are_drawn_again_and_its_own_go_on_where_they_were() -> None:
+    np.random.seed(7)
+    expected = np.random.rand()
+    np.random.seed(7)
+    assert same_step_twice(trainable(seeded(lambda: Model(mixer=Noise())))).verdict is Soundness.SOUND
+    assert causality(trainable(seeded(lambda: Model(mixer=Noise())))).verdict is Soundness.SOUND
+    assert np.random.rand() == expected
+
+
+@pytest.mark.parametrize("probe", [same_step_twice, another_world_size, causality])
+def test_a_buffer_that_is_replaced_is_put_back(probe: Any) -> None:
+    counting = CountingBuffer()
+    before = counting.calls
+    model = seeded(lambda: Model(mixer=counting))
+    assert probe(trainable(model)).verdict is Soundness.SOUND
+    assert counting.calls is before
+    assert float(before) == 0.0
+
+
+def test_a_cache_that_has_grown_stays_as_its_module_believes_it_is() -> None:
+    counting = CountingBuffer()
+    with kept_as_found(counting) as renew:
+        counting.calls = torch.zeros(3)
+        renew()
+    assert counting.calls.shape == (3,)
+    with kept_as_found(counting):
+        del counting.calls
+    assert counting.calls.shape == (3,)
+
+
+def wide(samples: int = 8) -> Subject:
+    """Large enough for gradients that are rounded in other places to differ."""
+    return trainable(seeded(lambda: Autocast(Model())), samples)
+
+
+def test_what_is_computed_in_a_narrow_dtype_may_differ_by_its_rounding() -> None:
+    found = another_world_size(wide())
+    assert found.verdict is Soundness.SOUND
+    assert found.figure is not None
+    assert found.figure > tolerance(torch.float32)
+    wrong = another_world_size(trainable(seeded(lambda: Autocast(Model(norm=TimeNorm()))), 8))
+    assert wrong.verdict is Soundness.SUSPECT
 
 
 def test_a_backward_pass_that_differs_alone_names_the_first_parameter_on_the_way_back() -> None:

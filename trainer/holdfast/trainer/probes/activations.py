@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from holdfast.trainer.probes.subject import tensors_in
@@ -59,6 +60,22 @@ def recorded(model: nn.Module) -> Iterator[list[ModuleCall]]:
             handle.remove()
 
 
+@contextmanager
+def dtypes_met(model: nn.Module) -> Iterator[set[torch.dtype]]:
+    """The dtypes of what comes out of each module: under autocast narrower ones than at both ends of the model."""
+    met: set[torch.dtype] = set()
+
+    def leave(module: nn.Module, _: Any, output: Any) -> None:
+        met.update(each.dtype for each in tensors_in(output) if each.is_floating_point())
+
+    handles = [module.register_forward_hook(leave) for module in model.modules()]
+    try:
+        yield met
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 def _copied(value: Any) -> tuple[Tensor, ...]:
     """Copies, since what follows may write in place."""
     return tuple(each.detach().clone() for each in tensors_in(value))
@@ -78,19 +95,34 @@ class TimeLayout:
         Known are B x T x ..., T x B x ..., (B T) x ..., B x heads x T x ... and (B heads) x T x ...; with sizes
         that are equal by chance the first of them that fits is taken, in the order of the inputs' own dimensions.
         """
-        shape, samples, steps = tuple(tensor.shape), self.samples, self.steps
-        first, second = (samples, steps) if self.time_dim == 1 else (steps, samples)
-        if shape[:2] == (first, second):
-            return _time_first(tensor, self.time_dim)
-        if shape[:2] == (second, first):
-            return _time_first(tensor, 1 - self.time_dim)
-        if len(shape) > 1 and shape[0] == samples * steps:
-            return _time_first(tensor.reshape(first, second, *shape[1:]), self.time_dim)
-        if len(shape) > 2 and shape[0] == samples and shape[2] == steps:
-            return _time_first(tensor, 2)
-        if len(shape) > 2 and shape[1] == steps and shape[0] % samples == 0:
-            return _time_first(tensor, 1)
+        dims, shape = self._dims(tensor), tuple(tensor.shape)
+        if dims:
+            return _time_first(tensor, dims[0])
+        if len(shape) > 1 and shape[0] == self.samples * self.steps:
+            return _time_first(tensor.reshape(*self._sizes, *shape[1:]), self.time_dim)
         return None
+
+    def is_plain(self, tensor: Tensor) -> bool:
+        """Whether no second dimension of it could be time as well."""
+        return len(set(self._dims(tensor))) < 2
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        return (self.samples, self.steps) if self.time_dim == 1 else (self.steps, self.samples)
+
+    def _dims(self, tensor: Tensor) -> list[int]:
+        """Which of its dimensions may be time, the likeliest first."""
+        shape, (first, second) = tuple(tensor.shape), self._sizes
+        fits = {
+            self.time_dim: shape[:2] == (first, second),
+            1 - self.time_dim: shape[:2] == (second, first),
+        }
+        dims = [dim for dim, fit in fits.items() if fit]
+        if len(shape) > 2 and shape[0] == self.samples and shape[2] == self.steps:
+            dims.append(2)
+        if len(shape) > 2 and shape[1] == self.steps and shape[0] % self.samples == 0:
+            dims.append(1)
+        return dims
 
 
 def _time_first(tensor: Tensor, dim: int) -> Tensor:

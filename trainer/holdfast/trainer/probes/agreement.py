@@ -60,7 +60,8 @@ def agreement(subject: Subject) -> ProbeAnswer:
     apart = (pair[0] - pair[1]).abs()
     figure = float(apart.mean())
     dtype = coarsest(
-        (*trained, *inferred, *subject.model.parameters(), *(p for o in other for p in o.parameters()))
+        (*trained, *inferred, *subject.model.parameters(), *(p for o in other for p in o.parameters())),
+        (each.dtype for call in (*ours, *theirs) for each in call.outputs),
     )
     narrow = torch.finfo(dtype).eps if dtype.itemsize < 4 else tolerance(dtype)
     limit = narrow * max(1.0, float(trained[0].double().square().mean().sqrt()))

@@ -8,14 +8,14 @@ https://arxiv.org/abs/2404.02258 (top-k over the sequence depends on future toke
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from holdfast.api.audit import Probe, ProbeAnswer, Soundness
-from holdfast.trainer.probes.activations import ModuleCall, TimeLayout, recorded
+from holdfast.trainer.probes.activations import ModuleCall, TimeLayout, dtypes_met, recorded
 from holdfast.trainer.probes.rounding import coarsest, distance, is_narrow, largest, moved, tolerance
 from holdfast.trainer.probes.subject import SEED, Subject, kept_as_found, logits_of, without_dropout
 
@@ -27,14 +27,15 @@ UNIT: Final = "of the largest output"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
     """What one change did to the outputs: `before` it and `after` it, relative to the largest; `reach` is how many
-    positions up to `kept` moved."""
+    positions up to `kept` moved. `unsure` is as `before`, of outputs in which another dimension may be time."""
 
     training: bool
     kept: int
     tokens: Tensor
-    before: float
-    after: float
-    reach: int
+    before: float = 0.0
+    after: float = 0.0
+    reach: int = 0
+    unsure: float = 0.0
 
 
 def causality(subject: Subject) -> ProbeAnswer:
@@ -43,9 +44,55 @@ def causality(subject: Subject) -> ProbeAnswer:
     The figure is the largest such move as a share of the largest output; `where` is the first module, in the order
     of the forward pass, whose output moved while its inputs had not. Same shapes are computed in the same order,
     so a sound model moves by exactly nothing as a rule; `tolerance` allows for sums whose order depends on the
-    data. Dropout passes everything on meanwhile. Runs the model about 20 times, without gradients;
-    one that does not repeat itself on the same batch is unknown.
+    data. Dropout passes everything on meanwhile. Runs the model about 20 times, without gradients. Unknown where
+    the same tokens move the outputs as well, or where it depends on which of two dimensions of one size is time.
     """
+    if (obstacle := _obstacle(subject)) is not None:
+        return obstacle
+    layout = TimeLayout(subject.samples, subject.steps, subject.time_dim)
+    looks: list[_Look] = []
+    with (
+        torch.no_grad(),
+        kept_as_found(subject.model) as renew,
+        without_dropout(),
+        dtypes_met(subject.model) as met,
+    ):
+        for training in (False, True):
+            subject.model.train(training)
+            renew()
+            logits = logits_of(subject.outputs())
+            if (obstacle := _unreadable(logits, subject, layout)) is not None:
+                return obstacle
+            dtype = coarsest((*logits, *subject.model.parameters()), met)
+            limit = tolerance(dtype)
+            for kept, changed in _changes(subject):
+                renew()
+                look = _Look(training=training, kept=kept, tokens=changed.tokens)
+                looks.append(_look(logits, logits_of(changed.outputs()), layout, look, limit))
+            renew()
+            # Last, so that what drifts from call to call has drifted the furthest.
+            again = logits_of(subject.outputs())
+            drift = max(moved(now, then) for now, then in zip(again, logits, strict=True))
+            if drift > limit:
+                return ProbeAnswer.unknown(
+                    Probe.CAUSALITY,
+                    f"the same tokens moved the outputs by {drift:.2g}: the model does not repeat itself",
+                    "ask determinism first (same_step_twice): it names where",
+                )
+        worst = max(looks, key=lambda each: each.before)
+        if worst.before <= limit:
+            return _quiet(looks, limit, dtype)
+        # Of what leaks in both modes the simpler is shown.
+        shown = max(
+            (each for each in looks if each.before > limit), key=lambda each: (not each.training, each.before)
+        )
+        subject.model.train(shown.training)
+        origin = _origin(subject, shown, layout, limit, renew)
+    return _leak(looks, shown, worst.before, origin, limit)
+
+
+def _obstacle(subject: Subject) -> ProbeAnswer | None:
+    """Why nothing can be asked with such a sequence."""
     tokens = subject.tokens
     if subject.steps < 2:
         return ProbeAnswer.unknown(
@@ -57,59 +104,21 @@ def causality(subject: Subject) -> ProbeAnswer:
             "all tokens are equal",
             "give a batch of text: tokens are changed to others of the batch",
         )
-    layout = TimeLayout(subject.samples, subject.steps, subject.time_dim)
-    with torch.no_grad(), kept_as_found(subject.model) as renew, without_dropout():
-        looks: list[_Look] = []
-        for training in (False, True):
-            found = _looks(subject, layout, renew, training)
-            if isinstance(found, ProbeAnswer):
-                return found
-            looks += found[0]
-            dtype = found[1]
-        limit = tolerance(dtype)
-        worst = max(looks, key=lambda each: each.before)
-        if worst.before <= limit:
-            return _quiet(looks, worst, dtype)
-        # Of what leaks in both modes the simpler is shown.
-        shown = max(
-            (each for each in looks if each.before > limit), key=lambda each: (not each.training, each.before)
-        )
-        subject.model.train(shown.training)
-        origin = _origin(subject, shown, layout, limit, renew)
-    return _leak(looks, shown, worst.before, origin, limit)
+    return None
 
 
-def _looks(
-    subject: Subject, layout: TimeLayout, renew: Callable[[], None], training: bool
-) -> ProbeAnswer | tuple[list[_Look], torch.dtype]:
-    """What each change did, and the dtype that rounds most on the way; why nothing can be said instead."""
-    subject.model.train(training)
-    renew()
-    with recorded(subject.model) as calls:
-        logits = logits_of(subject.outputs())
-    timed = [each for each in (layout.by_time(one) for one in logits) if each is not None]
+def _unreadable(logits: Sequence[Tensor], subject: Subject, layout: TimeLayout) -> ProbeAnswer | None:
+    """Why nothing can be read from such outputs."""
+    timed = [each for each in map(layout.by_time, logits) if each is not None]
     if not timed:
         shapes = ", ".join(str(tuple(each.shape)) for each in logits) or "no tensor"
         fix = f"return logits of {subject.samples} x {subject.steps} x ...; a loss alone tells no position"
         return ProbeAnswer.unknown(Probe.CAUSALITY, f"the model returns {shapes}", fix)
     if not all(bool(each.isfinite().any()) for each in timed):
-        fix = "give a model and a batch with finite outputs"
-        return ProbeAnswer.unknown(Probe.CAUSALITY, "no output is finite", fix)
-    inside = [each for call in calls for each in call.outputs]  # autocast rounds where neither end shows it
-    dtype = coarsest((*logits, *inside, *subject.model.parameters()))
-    limit = tolerance(dtype)
-    renew()
-    again = max(map(moved, logits_of(subject.outputs()), logits))
-    if again > limit:
-        says = f"the same batch twice moves the outputs by {again:.2g} {UNIT}"
-        return ProbeAnswer.unknown(Probe.CAUSALITY, says, "take that noise away; see what determinism says")
-    looks = []
-    for kept, changed in _changes(subject):
-        renew()
-        found = [layout.by_time(each) for each in logits_of(changed.outputs())]
-        pairs = zip(timed, [each for each in found if each is not None], strict=True)
-        looks.append(_look(list(pairs), training, kept, changed.tokens, limit))
-    return looks, dtype
+        return ProbeAnswer.unknown(
+            Probe.CAUSALITY, "no output is finite", "give a model and a batch with finite outputs"
+        )
+    return None
 
 
 def _changes(subject: Subject) -> Iterator[tuple[int, Subject]]:
@@ -141,34 +150,50 @@ def _others(tokens: Tensor, time_dim: int, kept: int, number: int) -> Tensor:
     return copy
 
 
-def _look(
-    pairs: Sequence[tuple[Tensor, Tensor]], training: bool, kept: int, tokens: Tensor, limit: float
-) -> _Look:
-    before = after = 0.0
+def _look(then: Sequence[Tensor], now: Sequence[Tensor], layout: TimeLayout, look: _Look, limit: float) -> _Look:
+    """`look` with what moved."""
+    before = after = unsure = 0.0
     reach = 0
-    for then, now in pairs:
-        scale = max(largest(then), largest(now))
-        before = max(before, moved(now[:kept], then[:kept], scale))
-        after = max(after, moved(now[kept:], then[kept:], scale))
-        apart = distance(now[:kept], then[:kept]).amax(dim=1)
+    for one, other in zip(then, now, strict=True):
+        old, new = layout.by_time(one), layout.by_time(other)
+        if old is None or new is None:
+            continue
+        scale, kept = max(largest(old), largest(new)), look.kept
+        after = max(after, moved(new[kept:], old[kept:], scale))
+        early = moved(new[:kept], old[:kept], scale)
+        if not layout.is_plain(one):
+            unsure = max(unsure, early)
+            continue
+        before = max(before, early)
+        apart = distance(new[:kept], old[:kept]).amax(dim=1)
         reach = max(reach, int((apart > limit * scale).sum()))
-    return _Look(training=training, kept=kept, tokens=tokens, before=before, after=after, reach=reach)
+    return replace(look, before=before, after=after, reach=reach, unsure=unsure)
 
 
-def _quiet(looks: Sequence[_Look], worst: _Look, dtype: torch.dtype) -> ProbeAnswer:
-    """Nothing moved beyond rounding."""
+def _quiet(looks: Sequence[_Look], limit: float, dtype: torch.dtype) -> ProbeAnswer:
+    """Nothing moved beyond rounding where it is plain which dimension is time.
+
+    What did not move in a dimension that is not time after all depends on no tokens: so quiet is sound there, too.
+    """
+    figure = max(max(each.before, each.unsure) for each in looks)
     if max(each.after for each in looks) == 0.0:
         return ProbeAnswer.unknown(
             Probe.CAUSALITY,
             "the outputs do not depend on the sequence",
             "say which input it is: Subject(sequence=...)",
         )
-    if worst.before > 0.0 and is_narrow(dtype):
-        says = f"outputs moved by {worst.before:.2g}, which in {_name(dtype)} may be rounding and may be a leak"
+    if figure > limit:
+        return ProbeAnswer.unknown(
+            Probe.CAUSALITY,
+            f"outputs moved by {figure:.2g} if the first of two dimensions of one size is time",
+            "give a sequence whose length is no other size of the outputs",
+        )
+    if figure > 0.0 and is_narrow(dtype):
+        says = f"outputs moved by {figure:.2g}, which in {_name(dtype)} may be rounding and may be a leak"
         return ProbeAnswer(
             probe=Probe.CAUSALITY,
             verdict=Soundness.UNKNOWN,
-            figure=worst.before,
+            figure=figure,
             unit=UNIT,
             says=says,
             change="give the model in float32, where a leak is told from rounding",
@@ -176,7 +201,7 @@ def _quiet(looks: Sequence[_Look], worst: _Look, dtype: torch.dtype) -> ProbeAns
     says = (
         f"{len(looks)} changes of later tokens moved no earlier output beyond rounding, in eval and training mode"
     )
-    return ProbeAnswer(probe=Probe.CAUSALITY, verdict=Soundness.SOUND, figure=worst.before, unit=UNIT, says=says)
+    return ProbeAnswer(probe=Probe.CAUSALITY, verdict=Soundness.SOUND, figure=figure, unit=UNIT, says=says)
 
 
 def _leak(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from holdfast.api.audit import Probe, ProbeAnswer, Soundness
-from holdfast.trainer.probes.activations import ModuleCall, recorded
+from holdfast.trainer.probes.activations import ModuleCall, dtypes_met, recorded
 from holdfast.trainer.probes.rounding import coarsest, tolerance
 from holdfast.trainer.probes.subject import Subject, kept_as_found, local, logits_of, without_dropout
 
@@ -112,14 +112,13 @@ def another_world_size(subject: Subject, *, pieces: int = 2) -> ProbeAnswer:
                 weighted = grad.double() / (pieces if subject.loss_is_mean else 1)
                 summed[name] = summed[name] + weighted if name in summed else weighted
         renew()
-        with torch.no_grad(), recorded(subject.model) as calls:
+        with torch.no_grad(), dtypes_met(subject.model) as met:
             logits = logits_of(subject.outputs())
-        inside = [each for call in calls for each in call.outputs]  # autocast may round more than both ends show
     if not whole or not any(bool((each != 0).any()) for each in whole.values()):
         return ProbeAnswer.unknown(
             Probe.DETERMINISM, "every gradient is 0", "let the loss depend on parameters that require one"
         )
-    limit = tolerance(coarsest((*whole.values(), *logits, *inside)))
+    limit = tolerance(coarsest((*whole.values(), *logits), met))
     return _compared(whole, summed, pieces, limit)
 
 

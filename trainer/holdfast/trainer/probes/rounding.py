@@ -21,10 +21,10 @@ def tolerance(dtype: torch.dtype) -> float:
     return SUMS * torch.finfo(wide).eps + (STORES * torch.finfo(dtype).eps if narrow else 0.0)
 
 
-def coarsest(tensors: Iterable[Tensor]) -> torch.dtype:
-    """The dtype among them that rounds most; float32 when none holds numbers."""
-    there = {each.dtype for each in tensors if each.is_floating_point()} or {torch.float32}
-    return max(there, key=lambda each: torch.finfo(each).eps)
+def coarsest(tensors: Iterable[Tensor], met: Iterable[torch.dtype] = ()) -> torch.dtype:
+    """The dtype among theirs and those `met` that rounds most; float32 when none is of numbers."""
+    there = {each for each in (*(each.dtype for each in tensors), *met) if each.is_floating_point}
+    return max(there or {torch.float32}, key=lambda each: torch.finfo(each).eps)
 
 
 def is_narrow(dtype: torch.dtype) -> bool:

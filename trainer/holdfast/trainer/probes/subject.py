@@ -230,21 +230,45 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def seed() -> None:
-    """Python's, torch's and NumPy's random numbers, at the same place again."""
+    """Every source of random numbers that a model uses, at the same place again."""
     random.seed(SEED)
     torch.manual_seed(SEED)
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed(SEED)
+    if (numpy := _numpy_random()) is not None:
+        numpy.seed(SEED)
+
+
+def _numpy_random() -> Any:
+    """Where NumPy is in use, its random numbers; else None: nobody has drawn any."""
+    numpy = sys.modules.get("numpy")
+    return None if numpy is None else numpy.random
+
+
+@contextmanager
+def _kept_random(devices: Sequence[torch.device]) -> Iterator[None]:
+    """Every source of random numbers goes on where it was."""
+    python, numpy = random.getstate(), _numpy_random()
+    drawn = None if numpy is None else numpy.get_state()
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(python)
+        if numpy is not None:
+            numpy.set_state(drawn)
 
 
 @contextmanager
 def kept_as_found(*modules: nn.Module) -> Iterator[Callable[[], None]]:
-    """Hand the modules back as they were. What is yielded puts them there now, and the seed at its start."""
-    owners = {id(owner): owner for module in modules for owner in module.modules()}.values()
+    """Hand the modules back as they were. What is yielded puts them there now, and the seed at its start.
+
+    A buffer that is new, or was replaced by one of another shape, stays: caches grow so, and the module remembers
+    that elsewhere as well.
+    """
     buffers = [
-        (owner, name, buffer, buffer.clone())
-        for owner in owners
-        for name, buffer in owner.named_buffers(recurse=False)
+        (each, name, buffer, buffer.clone())
+        for module in modules
+        for each in module.modules()
+        for name, buffer in each.named_buffers(recurse=False)
     ]
     flags = [(each, each.training) for module in modules for each in module.modules()]
     gradients = [(each, each.grad) for module in modules for each in module.parameters()]
@@ -252,19 +276,17 @@ def kept_as_found(*modules: nn.Module) -> Iterator[Callable[[], None]]:
 
     def renew() -> None:
         with torch.no_grad():
-            for owner, name, buffer, before in buffers:
-                owner._buffers[name] = buffer  # a model may put another in its place
+            for module, name, buffer, before in buffers:
                 buffer.copy_(before)
+                now = module._buffers.get(name)
+                if now is not buffer and (now is None or now.shape == buffer.shape):
+                    module._buffers[name] = buffer
         seed()
 
-    python = random.getstate()
     for parameter, _ in gradients:
         parameter.grad = None
     with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=sorted(devices, key=str)))
-        stack.callback(random.setstate, python)
-        if (numpy := sys.modules.get("numpy")) is not None:
-            stack.callback(numpy.random.set_state, numpy.random.get_state())
+        stack.enter_context(_kept_random(sorted(devices, key=str)))
         # Compiled code calls no hooks. Without the compiler's module, which takes seconds, nothing is compiled.
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))

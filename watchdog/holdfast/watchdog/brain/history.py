@@ -126,7 +126,8 @@ def restored(state: JobState, event: Event, now: float) -> Step:
     if state.restored_step is not None:
         return ignore(state, f"round {event.round} reported its restore before")
     step = event.step or 0
-    directive = replace(state.round.restore, learning_rate_cuts=state.learning_rate_cuts)
+    if event.tier is not Tier.MEMORY:
+        state = _settled(state, state.round.restore, step)
     kept = tuple(each for each in state.checkpoints if each.step <= step)
     # A planned change has none of the faults that storage is for.
     slow = {each.id for each in state.incidents if each.kind is FindingKind.STRAGGLER}
@@ -143,7 +144,7 @@ def restored(state: JobState, event: Event, now: float) -> Step:
         verified_step=lowered(state.verified_step, event.step),
         unhealthy_from=None if not_yet else unhealthy_from,
         storage_restores=state.storage_restores + needed,
-        learning_rate_cuts=cuts_from(directive.cuts_after(step), step),
+        learning_rate_cuts=cuts_from(state.learning_rate_cuts, step),
         follows=(Follows.RESTORE, *event.follows),
     )
     says = f"round {event.round} begins after step {step}"
@@ -155,6 +156,20 @@ def restored(state: JobState, event: Event, now: float) -> Step:
         says += f"; healed {'; '.join(event.healed)}"
     after, effects = note(after, event.round, now, says)
     return Step(after, effects, Reason("restored", says)).then(came_to, event)
+
+
+def _settled(state: JobState, directive: Restore, step: int) -> JobState:
+    """Once a round has begun from the checkpoint of `step`: what of what it was sent back with counts from now on.
+
+    Nothing where the job is to go back once more, which was asked for meanwhile.
+    """
+    rewind, cuts = state.rewind, state.learning_rate_cuts
+    if directive.otherwise is None or (rewind is not None and rewind.round is None):
+        return state
+    if rewind is not None:
+        rewind = replace(rewind, restore=rewind.restore.settled(step))
+    done = replace(directive, learning_rate_cuts=cuts).settled(step)
+    return changed(state, rewind=rewind, learning_rate_cuts=done.learning_rate_cuts)
 
 
 def _bounded(state: JobState, known: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
@@ -311,8 +326,11 @@ def rewound(state: JobState, policy: Policy, finding: Finding) -> JobState:
 
 
 def with_cut(cuts: tuple[LearningRateCut, ...], cut: LearningRateCut) -> tuple[LearningRateCut, ...]:
-    """`cuts` and one more; of very many the newest."""
-    return (*cuts, cut)[-KEPT_CUTS:]
+    """`cuts` and one more. Of very many the oldest that is over goes, and where none is, the oldest."""
+    if len(cuts) < KEPT_CUTS:
+        return (*cuts, cut)
+    goes = next((place for place, each in enumerate(cuts) if not each.holds_at(cut.after + 1)), 0)
+    return (*cuts[:goes], *cuts[goes + 1 :], cut)
 
 
 def is_of_replicas(finding: Finding) -> bool:

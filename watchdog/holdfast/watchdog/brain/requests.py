@@ -253,6 +253,7 @@ def _go_back(state: JobState, request: InterventionRequest, now: float) -> Step:
     last = where.step if where.otherwise is None else where.otherwise
     cuts = state.learning_rate_cuts
     if request.action is InterventionAction.REWIND and where.otherwise is None:
+        # Also what was cut when the job went back to this very step: its state is from before that.
         cuts = tuple(each for each in cuts if each.after < where.step)
     if request.learning_rate_scale != 1.0:
         cuts = with_cut(cuts, LearningRateCut(request.learning_rate_scale, where.step))
