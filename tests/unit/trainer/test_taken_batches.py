@@ -264,3 +264,23 @@ def test_a_run_publishes_what_it_is_told_of_with_the_step(tmp_path: Path) -> Non
     run.enter(train)
     assert {each.value for each in zones[0].batches} == {value(1)}
     assert (zones[0].again_step, zones[0].first_step, zones[0].again_count) == (2, 1, 1)
+
+
+class Hostile(dict[str, object]):
+    """A user's mapping that does not do what one does."""
+
+    def values(self) -> object:  # type: ignore[override]
+        raise KeyError("not loaded")
+
+
+def test_whatever_a_loaders_object_does_training_goes_on() -> None:
+    batches = Batches()
+    batches.take_if_possible(1, Hostile())
+    batches.take_if_possible(2, torch.ones(2, 2))
+    assert batches._is_given_up
+
+
+def test_a_view_that_is_larger_than_its_memory_is_not_read() -> None:
+    ids = torch.arange(8).reshape(2, 4)
+    mask = torch.ones(1, 4, dtype=torch.bool).expand(2, 4)
+    assert print_of({"mask": mask, "ids": ids}) == print_of({"ids": ids})

@@ -39,12 +39,16 @@ def print_of(batch: object) -> BatchSum | None:
     """The print of `batch`: a tensor, or tensors in mappings, tuples and lists, whose first dimension is samples.
 
     The first tensor says how many samples there are; one of another first dimension does not count, and neither
-    does what is no dense tensor. None: there is no tensor. Raises OnDevice when one is not in host memory.
+    does what is no dense tensor, or a view larger than its memory. None: there is no tensor. Raises OnDevice when
+    one is not in host memory.
     """
     hashes: list[int] = []
     first: Tensor | None = None
     for leaf in _tensors(batch):
         if leaf.layout is not torch.strided or not leaf.dim():
+            continue
+        # A view that repeats itself, as an expanded mask, is no data, and may be far larger than what it lies in.
+        if 0 in leaf.stride() and leaf.nbytes > leaf.untyped_storage().nbytes():
             continue
         if leaf.device.type != "cpu":
             raise OnDevice(str(leaf.device))
