@@ -1,6 +1,6 @@
 """A random fault every twenty seconds for half an hour: what is healed, who is blamed, and what is left behind.
 
-    python bench/soak.py [--minutes 30] [--every 20] [--seed 0] [--load 0]
+    python bench/soak.py [--minutes 30] [--every 20] [--seed 0] [--pace 0] [--load 0]
 
 `holdfast run` trains a small model on three nodes of this machine with a spare beside them. This program is the
 fault: it picks processes and nodes itself, from a seed, and asks nobody whether the last one is healed. `--load`
@@ -40,7 +40,7 @@ apiVersion: holdfast.dev/v1alpha1
 kind: TrainingJob
 metadata: {{name: soak, namespace: bench}}
 spec:
-  entrypoint: [{script}, --steps, "1000000", --batch, "12"]
+  entrypoint: [{script}, --steps, "1000000", --batch, "12", --pace, "{pace}"]
   nodes: {{min: 1, max: 3, spares: 1}}
   startup: {{preflight: none}}
   checkpoint: {{interval: 30s}}
@@ -97,8 +97,8 @@ class Soak:
     struck: list[Strike] = field(default_factory=list)
 
     @classmethod
-    def start(cls, folder: Path, seed: int) -> "Soak":
-        (folder / "job.yaml").write_text(JOB_FILE.format(script=EXAMPLE))
+    def start(cls, folder: Path, seed: int, pace_s: float) -> "Soak":
+        (folder / "job.yaml").write_text(JOB_FILE.format(script=EXAMPLE, pace=pace_s))
         state = StateDirectory(folder / "state")
         command = (*HOLDFAST, "run", str(folder / "job.yaml"), "--state-dir", str(state.root))
         environment = {**os.environ, "TMPDIR": str(folder / "tmp")}
@@ -229,7 +229,7 @@ def blamed_without_cause(incidents: Sequence[Incident], struck: Sequence[Strike]
 
 
 def soak(folder: Path, given: argparse.Namespace) -> list[Figure]:
-    run = Soak.start(folder, given.seed)
+    run = Soak.start(folder, given.seed, given.pace)
     if not run.until_well(START_S):
         raise SystemExit((folder / "run.log").read_text()[-3000:])
     began, opened = time.monotonic(), 0
@@ -274,6 +274,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--every", type=float, default=20.0, help="seconds")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--pace", type=float, default=0.0, help="seconds that a step takes at least")
     parser.add_argument("--load", type=int, default=0, help="processors kept busy by something else")
     parser.add_argument("--output", type=Path, default=BUILD, help="folder for soak.json")
     given = parser.parse_args()

@@ -82,7 +82,7 @@ FUZZ = Layer(
 )
 # A file stays in one process, for its tests share servers. Files keep their order: else those with few tests come
 # last, which are the long ones, and one process ends long after the other.
-BY_FILE = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
+BY_FILE = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
 # In the order in which they start where there is a place: those that take longest first.
 WHOLE = (
     # One story: what comes after a failure says nothing. It takes longest, and mostly waits: it begins at once.
