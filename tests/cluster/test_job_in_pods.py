@@ -118,7 +118,8 @@ class Undisturbed:
         assert_every_step_once(trained)
         assert {each.round for each in trained} == {self.before["round"]}
         for name in ("round", "restarts", "incidents", "podsCreated"):
-            assert after[name] == self.before[name], (name, self.job.holdfast("incidents"), self.job.describe())
+            is_so = after[name] == self.before[name]
+            assert is_so, f"{name}: {self.job.holdfast('incidents', '-o', 'json')}\n{self.job.describe()}"
 
 
 def test_every_part_is_ready_and_one_watchdog_leads(installed: Installation, chart: HelmChart) -> None:
@@ -189,7 +190,8 @@ def test_a_drained_node_is_left_in_good_order(job: LiveJob) -> None:
     job.wait_for_steps()
     assert_went_on(job.trained()[at:], after=saved_on_request(job, before.round))
     assert name not in {rank["node"] for rank in job.ranks()}
-    assert not {key: each for key, each in job.incidents().items() if key not in incidents}
+    new = {key: each for key, each in job.incidents().items() if key not in incidents}
+    assert not new, json.dumps(new)
     job.kubectl("uncordon", name)
     job.wait("a spare again", lambda: has_spare(job), patient(240.0))
 
