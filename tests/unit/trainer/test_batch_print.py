@@ -67,19 +67,59 @@ def test_batches_of_few_small_numbers_differ() -> None:
     assert len({told(each).value for each in rows}) == len(rows)
 
 
-def test_mappings_lists_and_what_is_no_tensor() -> None:
+def test_mappings_lists_and_what_is_no_data() -> None:
     inputs = tokens(4)
-    assert told({"index": 7, "inputs": inputs, "name": "x"}) == told([inputs, None]) == told(inputs)
-    assert told({"inputs": inputs, "scale": torch.tensor(2.0), "lengths": torch.ones(9)}) == told(inputs)
-    for nothing in (7, "text", [], {}, torch.tensor(3.0), torch.eye(3).to_sparse()):
+    assert told({"index": 7, "inputs": inputs, "image": None}) == told([inputs, 0.5]) == told(inputs)
+    assert told({"inputs": inputs, "scale": torch.tensor(2.0), "nothing": torch.ones(0, 7)}) == told(inputs)
+    assert told(({}, [], [None], inputs)) == told(inputs)
+    for nothing in (7, "text", None, [], {}, torch.tensor(3.0), [1, 2], {"pictures": [object()]}):
         assert print_of(nothing) is None
 
 
+CAUSAL = torch.tril(torch.ones(33, 33))
+ENDS = torch.arange(9, dtype=torch.int32)
+
+
+@pytest.mark.parametrize(
+    ("beside", "says"),
+    [
+        (CAUSAL, "count 4 and 33 samples"),
+        (ENDS, "count 4 and 9 samples"),
+        (torch.eye(3).to_sparse(), "not dense"),
+        (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged), "not dense"),
+        ([[1, 2, 3], [4, 5]], "a list of numbers"),
+        ([object(), object()], "type object"),
+        (["one", "two"], "count 2 and 4 samples"),
+        ("one", "type str"),
+    ],
+    ids=["mask", "cu_seqlens", "sparse", "jagged", "numbers", "objects", "strings", "string"],
+)
+@pytest.mark.parametrize("is_first", [True, False], ids=["before", "behind"])
+def test_where_samples_are_counted_in_two_ways_no_batch_is_the_same_as_another(
+    beside: object, says: str, is_first: bool
+) -> None:
+    """What is left of it may be the same for other samples, and which of them are the data nobody knows."""
+    batch = (beside, tokens(4)) if is_first else {"ids": tokens(4), "beside": beside}
+    assert told(batch)[:3] == (0, 0, None)
+    assert says in told(batch).silent
+
+
+def test_strings_belong_to_their_samples() -> None:
+    label = torch.tensor([0, 1])
+    batches = (["a", "b"], label), (["c", "d"], label), (["a", "c"], label), (["a", b"b"], label), label
+    assert len({told(each).value for each in batches}) == 4, "bytes are those of the text"
+    assert told((["b", "a"], label.flip(0))) == told((["a", "b"], label))
+    assert told(["a", "b", "\ud800"]).samples == 3
+    long = "x" * BYTES_MAX
+    assert told([long + "a"]) != told([long + "b"])
+
+
 def test_what_is_counted() -> None:
-    assert told(tokens(4, 9))[1:] == (4, 36)
-    assert told(torch.rand(4, 9))[1:] == (4, None), "numbers are no tokens"
-    assert told(torch.zeros(4, 3, 8, 8, dtype=torch.uint8))[1:] == (4, None), "nor are pictures"
-    assert told(torch.zeros(0, 9, dtype=torch.int64)) == (0, 0, 0)
+    assert told(tokens(4, 9))[1:] == (4, 36, "")
+    assert told(torch.rand(4, 9))[1:] == (4, None, ""), "numbers are no tokens"
+    assert told(torch.zeros(4, 3, 8, 8, dtype=torch.uint8))[1:] == (4, None, ""), "nor are pictures"
+    assert told(torch.zeros(0, 9, dtype=torch.int64)) == (0, 0, 0, "")
+    assert told(torch.zeros(4, 0)) == (0, 0, None, ""), "samples without content name nothing"
 
 
 def test_a_view_is_as_good_as_a_copy() -> None:

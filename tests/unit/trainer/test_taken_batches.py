@@ -210,7 +210,7 @@ def test_a_print_that_costs_too_much_is_taken_of_fewer_steps(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("samples", "says"),
-    [(torch.zeros(2, device="meta"), "before it goes to the device"), ("text", "give a tensor")],
+    [(torch.zeros(2, device="meta"), "before it goes to the device"), ("text", "give tensors or lists")],
 )
 def test_what_has_no_print_is_refused_with_what_to_give(process: Process, samples: object, says: str) -> None:
     with pytest.raises(InvalidInput, match="samples") as refused:
@@ -228,6 +228,20 @@ def test_what_nobody_vouches_for_is_given_up_with_one_word(
     assert not process.batches.is_open
     assert [record.message for record in caplog.records] == [caplog.records[0].message]
     assert "batches are not compared" in caplog.text
+
+
+def test_a_step_of_which_a_part_names_no_samples_names_none(
+    process: Process, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    for step, parts in enumerate([[batch(1), (batch(1), torch.ones(9))], [batch(1)[:0], batch(1)]], 1):
+        for part in parts:
+            process.batches.take_if_possible(step, part)
+        process.batches.completed(step, process.record)
+    assert [(each.value, each.samples) for each in process.zone.batches] == [(0, 0), (value(1), 2)]
+    assert [record.message for record in caplog.records] == [
+        "a batch is compared with no other step=1 error=its parts count 2 and 9 samples"
+    ]
 
 
 def test_how_many_processes_load_the_data_is_published(process: Process) -> None:

@@ -117,6 +117,8 @@ class Batches:
         self._step = UNKNOWN_INT  # what is told of so far, and not complete
         self._value = self._samples = 0
         self._tokens: int | None = None
+        self._is_silent = False  # nobody can say which samples the step has
+        self._has_said_why = False
         self._is_given_up = False
         self._spent_ns = 0
 
@@ -151,7 +153,7 @@ class Batches:
             fix = "give the batch before it goes to the device: its print is not worth waiting for one"
             raise InvalidInput(Problem(field="samples", value=f"a tensor on {error}", fix=fix)) from error
         if told is None:
-            fix = "give a tensor, or mappings, tuples or lists of tensors, whose first dimension is samples"
+            fix = "give tensors or lists of strings, in mappings, tuples or lists, with samples first"
             raise InvalidInput(Problem(field="samples", value=type(samples).__name__, fix=fix))
         self._add(step, told, tokens)
         self._spent_ns += self._clock_ns() - began_ns
@@ -170,9 +172,14 @@ class Batches:
 
     def _add(self, step: int, told: BatchSum, tokens: int | None) -> None:
         known = told.tokens if tokens is None else tokens
+        if told.silent and not self._has_said_why:
+            self._has_said_why = True
+            logger.info("a batch is compared with no other step=%d error=%s", step, told.silent)
         if step != self._step:
             self._step, self._value, self._samples, self._tokens = step, told.value, told.samples, known
+            self._is_silent = bool(told.silent)
             return
+        self._is_silent = self._is_silent or bool(told.silent)
         self._value = (self._value + told.value) % 2**64
         self._samples += told.samples
         self._tokens = None if self._tokens is None or known is None else self._tokens + known
@@ -181,6 +188,8 @@ class Batches:
         """Step `step` is complete: publish what it was trained with."""
         began_ns = self._clock_ns()
         if step == self._step:
+            if self._is_silent:
+                self._value = self._samples = 0
             again = self._again(step) if self._samples else None
             told = UNKNOWN_INT if self._tokens is None else self._tokens
             record.batch(BatchPrint(step, self._value, self._samples, told, time.monotonic_ns()), again)
