@@ -1,6 +1,7 @@
 """The print of a batch: what it names, what it does not depend on, and what adds up."""
 
 import itertools
+import warnings
 
 import pytest
 import torch
@@ -142,6 +143,45 @@ def test_of_a_long_sample_the_beginning_and_the_end_are_looked_at() -> None:
 def test_a_batch_on_a_device_is_not_waited_for() -> None:
     with pytest.raises(OnDevice, match="meta"):
         print_of({"inputs": torch.zeros(2, 2, device="meta")})
+
+
+class Hostile(dict[str, object]):
+    """A user's mapping that does not do what one does."""
+
+    def values(self) -> object:  # type: ignore[override]
+        raise KeyError("not loaded")
+
+
+def nested() -> Tensor:
+    with warnings.catch_warnings(action="ignore"):  # that it is a prototype
+        return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+
+
+def endless() -> list[object]:
+    batch: list[object] = []
+    batch.append(batch)
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("beside", "says"),
+    [
+        (nested(), "not dense"),
+        (torch._neg_view(torch.ones(4, 2)), "RuntimeError"),  # type: ignore[no-untyped-call]
+        (Hostile(), "KeyError: 'not loaded'"),
+        (endless(), "RecursionError"),
+    ],
+    ids=["nested", "negated", "hostile", "endless"],
+)
+def test_what_cannot_be_read_stops_nobody(beside: object, says: str) -> None:
+    for batch in (beside, [beside, tokens(4)]):
+        assert told(batch)[:3] == (0, 0, None)
+        assert says in told(batch).silent
+
+
+def test_a_conjugate_is_read_as_what_it_is() -> None:
+    numbers = torch.complex(torch.rand(4, 3), torch.rand(4, 3))
+    assert told(numbers.conj()) == told(numbers.conj().resolve_conj()) != told(numbers)
 
 
 def test_a_print_is_the_same_in_every_version() -> None:

@@ -280,18 +280,12 @@ def test_a_run_publishes_what_it_is_told_of_with_the_step(tmp_path: Path) -> Non
     assert (zones[0].again_step, zones[0].first_step, zones[0].again_count) == (2, 1, 1)
 
 
-class Hostile(dict[str, object]):
-    """A user's mapping that does not do what one does."""
-
-    def values(self) -> object:  # type: ignore[override]
-        raise KeyError("not loaded")
-
-
-def test_whatever_a_loaders_object_does_training_goes_on() -> None:
-    batches = Batches()
-    batches.take_if_possible(1, Hostile())
-    batches.take_if_possible(2, torch.ones(2, 2))
-    assert batches._is_given_up
+def test_what_a_script_vouches_for_and_cannot_be_read_is_told_without_samples(process: Process) -> None:
+    process.batches.take(1, torch._neg_view(torch.ones(4, 2)), tokens=None)  # type: ignore[no-untyped-call]
+    process.batches.completed(1, process.record)
+    process.batches.take_if_possible(2, batch(1))
+    process.batches.completed(2, process.record)
+    assert [each.samples for each in process.zone.batches] == [0, 2], "and others are told all the same"
 
 
 def test_a_view_that_is_larger_than_its_memory_is_not_read() -> None:

@@ -54,8 +54,19 @@ def print_of(batch: object) -> BatchSum | None:
     something else may be the data, as numbers in a list or an object, the batch is silent: what is left may be the
     same for other samples. A number by itself and a view larger than its memory are no data.
 
+    A batch is silent, too, whose objects raise: whatever a script passes on, training does not stop for a print.
+
     None: there is neither a tensor nor a list of strings. Raises OnDevice when a tensor is not in host memory.
     """
+    try:
+        return _print_of(batch)
+    except OnDevice:
+        raise
+    except Exception as error:  # Of the script's own tensors and mappings, or of kinds that are yet to come.
+        return _silent(f"reading it raises {type(error).__name__}: {error}")
+
+
+def _print_of(batch: object) -> BatchSum | None:
     columns: list[Column] = []
     unread = ""
     for leaf in _leaves(batch):
@@ -138,7 +149,7 @@ def _contents(column: Column) -> Iterator[memoryview | bytes]:
     if not values.is_contiguous():
         values = values.contiguous()
     if values.dtype not in _OF_NUMPY:
-        values = values.view(torch.uint8)
+        values = values.resolve_conj().view(torch.uint8)
     content = memoryview(values.numpy()).cast("B")  # type: ignore[arg-type]  # NumPy's stubs do not call it a buffer
     size = len(content) // len(values)
     for start in range(0, len(content), size):
