@@ -118,7 +118,8 @@ def test_strings_belong_to_their_samples() -> None:
 def test_what_is_counted() -> None:
     assert told(tokens(4, 9))[1:] == (4, 36, "")
     assert told(torch.rand(4, 9))[1:] == (4, None, ""), "numbers are no tokens"
-    assert told(torch.zeros(4, 3, 8, 8, dtype=torch.uint8))[1:] == (4, None, ""), "nor are pictures"
+    pictures = torch.arange(4 * 192, dtype=torch.int64).reshape(4, 3, 8, 8)
+    assert told(pictures)[1:] == (4, None, ""), "nor are pictures"
     assert told(torch.zeros(0, 9, dtype=torch.int64)) == (0, 0, 0, "")
     assert told(torch.zeros(4, 0)) == (0, 0, None, ""), "samples without content name nothing"
 
@@ -143,6 +144,15 @@ def test_of_a_long_sample_the_beginning_and_the_end_are_looked_at() -> None:
 def test_a_batch_on_a_device_is_not_waited_for() -> None:
     with pytest.raises(OnDevice, match="meta"):
         print_of({"inputs": torch.zeros(2, 2, device="meta")})
+
+
+@pytest.mark.parametrize("samples", [2, 8])
+def test_samples_that_are_all_the_same_fill_a_place(samples: int) -> None:
+    padding = {"ids": torch.zeros(samples, 9, dtype=torch.int64), "positions": torch.arange(9).repeat(samples, 1)}
+    assert told(padding) == (0, 0, None, "all its samples are the same")
+    padding["ids"][0, 0] = 7
+    assert told(padding).samples == samples
+    assert told(padding["ids"][1:2]).samples == 1, "one may be anything"
 
 
 class Hostile(dict[str, object]):

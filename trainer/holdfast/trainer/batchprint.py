@@ -52,7 +52,8 @@ def print_of(batch: object) -> BatchSum | None:
 
     All that are not empty have as many samples. Where they have not, as a mask of positions beside ids, or where
     something else may be the data, as numbers in a list or an object, the batch is silent: what is left may be the
-    same for other samples. A number by itself and a view larger than its memory are no data.
+    same for other samples. A number by itself and a view larger than its memory are no data. Where several samples
+    are all the same, they fill a place, as padding does, and the batch is silent.
 
     A batch is silent, too, whose objects raise: whatever a script passes on, training does not stop for a print.
 
@@ -106,6 +107,8 @@ def _sum_of(columns: Sequence[Column]) -> BatchSum:
         hashes = [
             xxh3_64_intdigest(content, seed) for content, seed in zip(_contents(column), hashes, strict=True)
         ]
+    if len(hashes) > 1 and len(set(hashes)) == 1:
+        return _silent("all its samples are the same")
     return BatchSum(sum(hashes) % 2**64, len(hashes), _tokens_in(full[0]))
 
 
