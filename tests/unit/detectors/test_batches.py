@@ -1,6 +1,7 @@
 """Batches that are wrong, and the look-alikes that are right."""
 
 from collections.abc import Callable, Sequence
+from random import Random
 
 import msgspec
 import pytest
@@ -98,17 +99,17 @@ def replicas_of(model_ranks: int) -> Share:
 
 
 def test_two_ranks_that_read_the_same_shard_are_named_once() -> None:
-    job = Job().train([1], one_shard)
-    assert job.found == [], "one step may be chance"
-    job.train(range(2, 20), one_shard)
+    job = Job().train(range(1, 5), one_shard)
+    assert job.found == [], "some steps may be chance"
+    job.train(range(5, 20), one_shard)
     (finding,) = job.found
     assert (finding.kind, finding.cause, finding.round) == (FindingKind.DATA, SAME, 1)
     assert finding.subject == Subject(JOB, node="n0", member="m0", rank=1)
     assert finding.also == (Subject(JOB, node="n1", member="m1", rank=3),)
-    assert (finding.asks, finding.confidence, finding.step) == (XidAction.WATCH, Confidence.CERTAIN, 2)
+    assert (finding.asks, finding.confidence, finding.step) == (XidAction.WATCH, Confidence.CERTAIN, 5)
     assert "ranks 1, 3" in finding.error
     assert "6 samples" in finding.error
-    job.round().train(range(1, 5), one_shard)
+    job.round().train(range(1, 6), one_shard)
     assert job.causes == [SAME, SAME], "and in a later round again"
 
 
@@ -116,10 +117,64 @@ def test_ranks_that_all_read_all_are_named_together() -> None:
     (finding,) = Job(nodes=4).train(range(1, 9), lambda step, rank, world: fair(step, 0, world)).found
     assert "ranks 0-7" in finding.error
     assert len(finding.also) == 7
+    assert finding.confidence is Confidence.PROBABLE, "all may hold parts of one model"
+
+
+def test_a_model_in_parts_that_the_job_does_not_tell_of_is_not_certain() -> None:
+    job = Job(nodes=4).train(range(1, 20), replicas_of(2))
+    (finding,) = job.found
+    assert finding.confidence is Confidence.PROBABLE
+    assert "parallelism.tensor" in finding.error
+    one_node_away = Job(nodes=4).train(range(1, 60), replicas_of(2), tellers=range(7))
+    assert [each.confidence for each in one_node_away.found] == [Confidence.PROBABLE]
+
+
+def one_each(number_of: Callable[[int, int], int]) -> Share:
+    """A single sample for each rank."""
+    return lambda step, rank, world: [number_of(step, rank)]
+
+
+def test_a_shard_of_which_each_batch_is_one_sample_is_probable() -> None:
+    (finding,) = Job().train(range(1, 20), one_each(lambda step, rank: 4 * step + rank % 3)).found
+    assert (finding.cause, finding.confidence) == (SAME, Confidence.PROBABLE)
+    assert "ranks 0, 3" in finding.error
+    assert "parallelism" not in finding.error
+
+
+def drawn(among: int) -> Share:
+    rng = Random(7)
+    return one_each(lambda step, rank: rng.randrange(among))
+
+
+def dealt(among: int) -> Share:
+    """A set smaller than the world, in another order each time, some of which are dealt out twice."""
+
+    def number_of(step: int, rank: int) -> int:
+        return Random(step).sample(range(among), among)[rank % among]
+
+    return one_each(number_of)
+
+
+@pytest.mark.parametrize(
+    "share",
+    [
+        pytest.param(drawn(20), id="with replacement"),
+        pytest.param(dealt(3), id="fewer samples than ranks"),
+        pytest.param(one_each(lambda step, rank: 0 if rank % 2 else 4 * step + rank), id="filled up"),
+        pytest.param(one_each(lambda step, rank: 0), id="always one batch"),
+        pytest.param(
+            one_each(lambda step, rank: step if step % 9 < 4 or not rank else -5 * step - rank), id="at times"
+        ),
+    ],
+)
+def test_two_ranks_with_the_same_sample_by_chance_are_right(share: Share) -> None:
+    assert Job().train(range(1, 2000), share).found == []
 
 
 def test_they_are_named_though_not_all_ranks_tell() -> None:
-    assert Job().train(range(1, 9), one_shard, tellers=(1, 3)).causes == [SAME]
+    job = Job().train(range(1, OPEN_MAX + 5), one_shard, tellers=(1, 3))
+    assert job.found == [], "the others may still tell of these steps"
+    assert job.train([OPEN_MAX + 5], one_shard, tellers=(1, 3)).causes == [SAME]
 
 
 def test_ranks_of_one_model_rightly_have_the_same_batch() -> None:
@@ -322,4 +377,4 @@ def test_memory_is_bounded() -> None:
 def test_what_is_alike_is_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "_TWINS_MAX", 4)
     (finding,) = Job(nodes=4).train(range(1, 9), lambda step, rank, world: fair(step, 0, world)).found
-    assert "ranks 0-3" in finding.error
+    assert "ranks 0-4" in finding.error, "of so many others with rank 0"

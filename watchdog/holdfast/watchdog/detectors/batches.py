@@ -2,7 +2,8 @@
 
 Ranks tell of some of their steps by what prints their batches have. Of the same step,
 
-    two data-parallel ranks with one print   train with the same samples: their shards are one, or both read all
+    two data-parallel ranks with one print   train with the same samples: their shards are one, or both read all,
+                                             where the same two go on doing so with batch after batch
     the sum over all ranks                   is the print of the whole batch, in a world of any size. A step that
                                              is trained again has the batch that it had, unless batches were passed
                                              over on purpose; another step's batch says how far off the data are
@@ -11,11 +12,16 @@ and a process that takes a batch a second time within an epoch says so itself.
 
 Ranks that hold parts of one model rightly have the same batch. Which these are depends on the order in which a
 script counts its ranks: neighbours, or with the pipeline outermost. What is right in one of the two is right.
+A job need not say how it splits its model: where all ranks are in groups of one size that share a batch, they may
+be such parts, and a single sample may be one that fills a place. What is told of these, and where not all ranks have
+told, is probable.
+
 Padding follows from who else is in a rank's batch, so that in a world of another size the sums are compared only
 where there are as many samples and tokens as before. What loads data may change samples at random; a step
 trained again then differs as well, so that a restart whose offset is not known is nobody's proved fault.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -33,12 +39,15 @@ OPEN_MIN: Final = 8
 OPEN_MAX: Final = 32
 OPEN_PRINTS: Final = 1 << 17
 STEPS_KEPT: Final = 4096  # at one a second for more than an hour: what a restart may train again
-# Two ranks with the same single sample may be chance where a data set has some twice. A shard goes on being one.
-STEPS_ALIKE: Final = 2
+# Two ranks with the same samples may be chance: samples that are drawn with replacement, a set smaller than the
+# world, a batch that fills a place. A shard goes on being one: in most of so many steps, each time another batch.
+STEPS_ALIKE: Final = 8
 AGAIN_S: Final = 2.0  # other ranks are waited for, which may have said the same by then
 # Of the first steps of a round that none before had told of, so many are looked for among older ones.
 NEW_STEPS: Final = 16
 _TWINS_MAX: Final = 1024
+_Pairs = dict[tuple[int, int], int]
+"""Two ranks with the print that they share in a step."""
 
 
 class _Whole:
@@ -50,8 +59,27 @@ class _Whole:
         self.round, self.world = round, world
         self.count = self.value = self.samples = 0
         self.tokens: int | None = 0
-        self.first: dict[int, int] = {}  # by print: the first rank that told it; empty once all have
-        self.twins: set[int] = set()
+        # By print, the first rank that told it and its samples; by rank, the print of the others that share one.
+        self.first: dict[int, tuple[int, int]] = {}
+        self.twins: dict[int, int] = {}
+
+    def take(self, event: BatchTaken) -> None:
+        """What one rank tells."""
+        self.count += 1
+        self.value = (self.value + event.value) % 2**64
+        self.samples += event.samples or 0
+        self.tokens = None if self.tokens is None or event.tokens is None else self.tokens + event.tokens
+        if event.samples:
+            first, _ = self.first.setdefault(event.value, (event.rank, event.samples))
+            if first != event.rank:
+                self.twins[event.rank] = event.value
+
+    def sharing(self) -> dict[int, list[int]]:
+        """The ranks that share a print, in order, by their print."""
+        groups: dict[int, list[int]] = {}
+        for rank, value in self.twins.items():
+            groups.setdefault(value, [self.first[value][0]]).append(rank)
+        return {value: sorted(ranks) for value, ranks in groups.items()}
 
     def is_as_large(self, other: "_Whole") -> bool:
         return (self.samples, self.tokens) == (other.samples, other.tokens)
@@ -84,8 +112,7 @@ class BatchDetector(Detector):
         self._open: dict[int, _Whole] = {}
         self._open_max = max(OPEN_MIN, min(OPEN_MAX, OPEN_PRINTS // max(1, self._round.world_size)))
         self._dropped = UNKNOWN_INT  # no step up to this is open any more
-        self._alike_steps: set[int] = set()
-        self._alike: set[int] = set()
+        self._alike: deque[_Pairs] = deque(maxlen=STEPS_ALIKE)  # of the newest steps that were looked at
         self._again: dict[int, BatchAgain] = {}
         self._again_at: float | None = None
         self._told: set[str] = set()
@@ -140,20 +167,13 @@ class BatchDetector(Detector):
             whole = self._open[step] = _Whole(event.round, self._round.world_size)
             if len(self._open) > self._open_max:
                 self._dropped = min(self._open)
-                del self._open[self._dropped]
+                yield from self._look_for_twins(self._dropped, self._open.pop(self._dropped), now)
                 if step == self._dropped:
                     return
-        whole.count += 1
-        whole.value = (whole.value + event.value) % 2**64
-        whole.samples += event.samples or 0
-        whole.tokens = None if whole.tokens is None or event.tokens is None else whole.tokens + event.tokens
-        if event.samples:
-            first = whole.first.setdefault(event.value, event.rank)
-            if first != event.rank and not self._hold_one_model(first, event.rank):
-                yield from self._is_twin(whole, first, event, now)
+        whole.take(event)
         if whole.count == whole.world:
             del self._open[step]
-            whole.first.clear()
+            yield from self._look_for_twins(step, whole, now)
             yield from self._complete(step, whole, now)
 
     def _hold_one_model(self, rank: int, other: int) -> bool:
@@ -163,22 +183,34 @@ class BatchDetector(Detector):
         neighbours = rank // self._model_ranks == other // self._model_ranks
         return neighbours or (rank // tensor) % replicas == (other // tensor) % replicas
 
-    def _is_twin(self, whole: _Whole, first: int, event: BatchTaken, now: float) -> Iterator[Finding]:
-        if len(self._alike) < _TWINS_MAX:
-            self._alike |= {first, event.rank}
-            whole.twins |= {first, event.rank}
-        self._alike_steps.add(event.step)
-        # Of the second such step the others are waited for until it is complete, or a third comes.
-        if len(self._alike_steps) > STEPS_ALIKE:
-            yield from self._same(event.step, event.samples or 0, now)
-
-    def _same(self, step: int, samples: int, now: float) -> Iterator[Finding]:
-        ranks = sorted(self._alike)
+    def _look_for_twins(self, step: int, whole: _Whole, now: float) -> Iterator[Finding]:
+        """Whether ranks share the batch of `step`, of which no more will be told, as they do in most steps."""
+        groups, told = whole.sharing(), whole.first
+        whole.first, whole.twins = {}, {}
+        if not told or SAME in self._told:
+            return
+        pairs: _Pairs = {}
+        for value, (first, *others) in groups.items():
+            mates = [rank for rank in others if not self._hold_one_model(first, rank)]
+            pairs |= {(first, rank): value for rank in mates[: _TWINS_MAX - len(pairs)]}
+        self._alike.append(pairs)
+        shared = {each: {known[each] for known in self._alike if each in known} for each in pairs}
+        alike = [each for each, values in shared.items() if 2 * len(values) > STEPS_ALIKE]
+        if not alike:
+            return
+        sizes = {len(ranks) for ranks in groups.values()}
+        may_be_one_model = len(groups) == len(told) and len(sizes) == 1
+        _, samples = min((told[pairs[each]] for each in alike), key=lambda first: first[1])
+        is_sure = samples > 1 and whole.count == whole.world and not may_be_one_model
+        ranks = sorted({rank for pair in alike for rank in pair})
         error = (
-            f"{ranks_in_words(ranks)} took a batch of {samples} samples for step {step} that another of them took "
-            "too, and so at an earlier step"
+            f"{ranks_in_words(ranks)} took a batch of {samples} samples for step {step} that another of them "
+            f"took, too, and so in most of the last {STEPS_ALIKE} steps that were told of"
         )
-        yield from self._finding(SAME, ranks, error, step, now, Confidence.CERTAIN)
+        if may_be_one_model:
+            error += "; if they hold parts of one model, the job does not say so (parallelism.tensor)"
+        confidence = Confidence.CERTAIN if is_sure else Confidence.PROBABLE
+        yield from self._finding(SAME, ranks, error, step, now, confidence)
 
     def _repeated(self, now: float) -> Iterator[Finding]:
         ranks = sorted(self._again)
@@ -193,8 +225,6 @@ class BatchDetector(Detector):
 
     def _complete(self, step: int, whole: _Whole, now: float) -> Iterator[Finding]:
         """All ranks have told of `step`."""
-        if len(self._alike_steps) >= STEPS_ALIKE and whole.twins:
-            yield from self._same(step, whole.samples // whole.world, now)
         known = self._history.get(step)
         if not (self._is_judged or self._passes_over):
             yield from self._judge(step, whole, known, now)
