@@ -183,6 +183,19 @@ def test_of_more_than_there_is_room_for_the_oldest_are_forgotten() -> None:
     assert [taken.take(step, 1) for step in (8, 9)] == [None, 8], "the other set has room"
 
 
+def test_an_epoch_ends_without_a_look_at_what_is_remembered_of_it() -> None:
+    """It may be some megabytes, at the end of each of many short passes."""
+    taken = Taken(8)
+    for step in range(4):
+        taken.take(step, 2 * step)
+    before = bytes(taken._content)
+    taken.forget()
+    assert bytes(taken._content) == before
+    assert [taken.take(step, 2 * (step - 4)) for step in range(4, 8)] == [None] * 4
+    assert [taken.take(step, 2 * (step - 8)) for step in range(8, 12)] == [4, 5, 6, 7], "there was room for all"
+    assert taken.take(6, 2) is None, "what was taken from there on is trained again"
+
+
 def test_prints_take_a_small_share_of_the_time() -> None:
     pace, now = Pace(), 0
     step_ns, print_ns = 1_000_000, 40_000  # 4 % of a step

@@ -26,6 +26,7 @@ BATCHES_REMEMBERED: Final = 1 << 20
 """How many batches of an epoch are remembered, in 16 MiB that are filled as they come."""
 _WAYS: Final = 4  # places that one batch may be in: of more than so many, the oldest is forgotten
 _WORD_BYTES: Final = 8
+_EPOCH: Final = 0x9E3779B97F4A7C15  # odd, with no pattern in its bits: the same batch of another epoch is another
 EPOCH_STEPS_MIN: Final = 64
 """Where no epochs are told: the first batch that comes again after so many steps begins a new one."""
 
@@ -43,6 +44,7 @@ class Taken:
         self._values = memoryview(mmap.mmap(-1, size * _WORD_BYTES)).cast("Q")
         self._content = mmap.mmap(-1, size * _WORD_BYTES)
         self._steps = memoryview(self._content).cast("q")  # each step plus one; 0 where there is none
+        self._mark = 0  # of this epoch: what values are marked with
         self.newest = self.first = UNKNOWN_INT
 
     def take(self, step: int, value: int) -> int | None:
@@ -54,6 +56,7 @@ class Taken:
         if self.first == UNKNOWN_INT:
             self.first = step
         self.newest = step
+        value = (value + self._mark) % 2**64
         values, steps, start = self._values, self._steps, value % self._sets * _WAYS
         oldest = start
         for place in range(start, start + _WAYS):
@@ -67,18 +70,15 @@ class Taken:
         return None
 
     def forget(self) -> None:
-        """An epoch is over: all may come again."""
-        self._all_steps().zero_()
+        """An epoch is over: all may come again. What it left is found no more, and makes room first."""
+        self._mark += _EPOCH
         self.newest = self.first = UNKNOWN_INT
 
     def _forget_from(self, step: int) -> None:
-        known = self._all_steps()
+        known = torch.frombuffer(self._content, dtype=torch.int64)
         known[known > step] = 0
         if self.first >= step:
             self.first = UNKNOWN_INT
-
-    def _all_steps(self) -> torch.Tensor:
-        return torch.frombuffer(self._content, dtype=torch.int64)
 
 
 class Pace:

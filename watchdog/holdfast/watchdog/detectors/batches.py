@@ -13,8 +13,8 @@ and a process that takes a batch a second time within an epoch says so itself.
 Ranks that hold parts of one model rightly have the same batch. Which these are depends on the order in which a
 script counts its ranks: neighbours, or with the pipeline outermost. What is right in one of the two is right.
 A job need not say how it splits its model: where all ranks are in groups of one size that share a batch, they may
-be such parts, and a single sample may be one that fills a place. What is told of these, and where not all ranks have
-told, is probable.
+be such parts. A single sample may be one that fills a place. What is told of these is probable, and so is what not
+all ranks have told of.
 
 Padding follows from who else is in a rank's batch, so that in a world of another size the sums are compared only
 where there are as many samples and tokens as before. What loads data may change samples at random; a step
