@@ -224,6 +224,17 @@ def test_a_batch_that_a_rank_takes_again_is_told_with_its_steps() -> None:
     assert job.wait().causes == [AGAIN]
 
 
+@pytest.mark.parametrize(
+    ("is_sure", "confidence"), [(False, Confidence.PROBABLE), (True, Confidence.CERTAIN)], ids=["guess", "sure"]
+)
+def test_it_is_certain_where_the_process_is_sure(is_sure: bool, confidence: Confidence) -> None:
+    job = Job()
+    for rank, again in ((0, BatchAgain(8, 3, 1)), (1, BatchAgain(8, 3, 1, is_sure=is_sure))):
+        job.found += job.detector.observe(reported("n0", rank_sample(rank, again=again)), job.now)
+    (finding,) = job.wait().found
+    assert finding.confidence is confidence
+
+
 def test_it_is_told_of_ranks_that_told_of_no_batch_too() -> None:
     job = Job()
     job.found += job.detector.observe(reported("n0", rank_sample(0, again=BatchAgain(8, 3, 1))), job.now)

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from holdfast.api.control import RUN_DIRECTORY_VARIABLE, Assignment, record_file
 from holdfast.api.errors import InvalidInput
 from holdfast.api.rankrecord import BATCHES_KEPT, BatchZone, power_of_two_in
 from holdfast.trainer import Run
-from holdfast.trainer.batches import EPOCH_STEPS_MIN, SHARE, Batches, Pace, Taken
+from holdfast.trainer.batches import EPOCH_STEPS_MIN, REPEATS_SURE, SHARE, Batches, Pace, Taken
 from holdfast.trainer.batchprint import print_of
 from holdfast.trainer.record import RankRecord, open_record
 
@@ -164,6 +165,84 @@ def test_where_epochs_are_told_none_is_guessed(process: Process) -> None:
     for step in range(EPOCH_STEPS_MIN + 1):
         process.train(step + 1, step % EPOCH_STEPS_MIN)
     assert process.again == (EPOCH_STEPS_MIN + 1, 1, 1)
+
+
+def test_it_is_sure_only_within_epochs_that_the_script_tells_of_and_of_batch_after_batch(process: Process) -> None:
+    for step in range(1, 21):
+        process.train(step, step % 10)
+        assert not process.zone.again_is_sure, "a pass of ten steps may be an epoch"
+    process.batches.forget()
+    process.train(21, 1).train(22, 1)
+    assert not process.zone.again_is_sure, "and what a pass goes over may be several"
+    process.batches.epoch(1)
+    process.train(23, 7).train(24, 8).train(25, 1)
+    assert process.again[:2] == (25, 22)
+    assert not process.zone.again_is_sure, "a repeat by itself may be on purpose"
+
+
+def test_a_loader_that_begins_anew_within_an_epoch_is_sure(process: Process) -> None:
+    process.batches.epoch(1)
+    sure = []
+    for step in range(1, 30):
+        process.train(step, step % 20)
+        sure.append(process.zone.again_is_sure)
+    assert process.again == (29, 9, 9)
+    assert sure.index(True) == 20 + REPEATS_SURE - 1
+
+
+def test_one_batch_again_and_again_is_told_and_not_sure(process: Process) -> None:
+    """As where it is learned by heart on purpose, or where it fills up an epoch that is longer elsewhere."""
+    process.batches.epoch(1)
+    for step in range(1, 30):
+        process.train(step, 1)
+    assert process.again == (29, 28, 28)
+    assert not process.zone.again_is_sure
+
+
+class OneByOne(Process):
+    """A process whose batches are one sample each."""
+
+    def train(self, step: int, *numbers: int) -> "Process":
+        for number in numbers:
+            self.batches.take(step, batch(number)[:1], tokens=None)
+        self.batches.completed(step, self.record)
+        return self
+
+
+def test_single_samples_that_come_again_by_chance_are_none(tmp_path: Path) -> None:
+    rng = Random(3)
+    for name, among in {
+        "with replacement": (rng.randrange(500) for _ in range(3000)),
+        "in another order in each epoch": (each for _ in range(6) for each in rng.sample(range(500), 500)),
+        "one that fills up": (step if step < 500 else -1 for step in range(600)),
+    }.items():
+        process = OneByOne(tmp_path)
+        for step, number in enumerate(among, 1):
+            process.train(step, number)
+        assert process.again == (-1, -1, 0), name
+
+
+def test_single_samples_that_come_again_one_after_the_other_are_told(tmp_path: Path) -> None:
+    anew = OneByOne(tmp_path)
+    for step in range(1, 51):
+        anew.train(step, step % 40)
+    assert anew.again == (50, 10, 10 - REPEATS_SURE + 1)
+    assert not anew.zone.again_is_sure
+    alike = OneByOne(tmp_path)
+    for step in range(0, 20, 2):
+        alike.train(step, step).train(step + 1, step)
+    assert alike.again[:2] == (19, 18), "two loader processes that read the same"
+
+
+@pytest.mark.parametrize("length", range(200, 204))
+def test_an_epoch_that_nobody_told_is_one_however_few_of_its_steps_are_told_of(
+    process: Process, length: int
+) -> None:
+    """Of the first steps all are, and later, when they take less time, of fewer."""
+    for step in range(1, 3 * length):
+        process.batches._pace.every = 1 if step < 30 else 4
+        process.train(step, *([step % length] if step % process.batches._pace.every == 0 else []))
+    assert process.again == (-1, -1, 0)
 
 
 def test_a_batch_without_samples_is_none_that_comes_again(process: Process) -> None:

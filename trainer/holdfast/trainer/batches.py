@@ -29,6 +29,8 @@ _WORD_BYTES: Final = 8
 _EPOCH: Final = 0x9E3779B97F4A7C15  # odd, with no pattern in its bits: the same batch of another epoch is another
 EPOCH_STEPS_MIN: Final = 64
 """Where no epochs are told: the first batch that comes again after so many steps begins a new one."""
+REPEATS_SURE: Final = 4
+"""Batches in a row that come again as far back as each other, which is no chance."""
 
 
 class Taken:
@@ -81,6 +83,24 @@ class Taken:
             self.first = UNKNOWN_INT
 
 
+class Repeats:
+    """How many batches in a row came again as far back as each other, each of them another batch.
+
+    Samples that are drawn at random, or in another order in an epoch that nobody tells of, come again now and
+    then, and so does what fills a place. A loader that begins anew, or whose processes all read the same, goes on.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._steps_back = self._value = UNKNOWN_INT
+
+    def take(self, steps_back: int, value: int) -> None:
+        """The batch `value` came again after so many steps."""
+        goes_on = steps_back == self._steps_back and value != self._value
+        self.count = self.count + 1 if goes_on else 1
+        self._steps_back, self._value = steps_back, value
+
+
 class Pace:
     """Of which steps a print is taken, so that prints take `SHARE` of the time at most."""
 
@@ -112,6 +132,7 @@ class Batches:
         """`clock_ns` says how long prints take."""
         self._clock_ns = clock_ns
         self._taken: Taken | None = None  # made when the first is told
+        self._repeats = Repeats()
         self._pace = Pace()
         self._epoch: int | None = None
         self._step = UNKNOWN_INT  # what is told of so far, and not complete
@@ -135,6 +156,7 @@ class Batches:
 
     def forget(self) -> None:
         """What was taken may come again."""
+        self._repeats = Repeats()
         if self._taken is not None:
             self._taken.forget()
 
@@ -192,21 +214,31 @@ class Batches:
                 self._value = self._samples = 0
             again = self._again(step) if self._samples else None
             told = UNKNOWN_INT if self._tokens is None else self._tokens
-            record.batch(BatchPrint(step, self._value, self._samples, told, time.monotonic_ns()), again)
+            # A single sample may fill a place, and a pass that begins is not an epoch: it may go over several.
+            is_sure = self._epoch is not None and self._samples > 1 and self._repeats.count >= REPEATS_SURE
+            one = BatchPrint(step, self._value, self._samples, told, time.monotonic_ns())
+            record.batch(one, again, is_sure=is_sure)
         self._step = UNKNOWN_INT
         ended_ns = self._clock_ns()
         self._pace.spend(self._spent_ns + ended_ns - began_ns, ended_ns)
         self._spent_ns = 0
 
     def _again(self, step: int) -> int | None:
-        """For which step of this epoch the batch was taken before, None where it was not."""
+        """For which step of this epoch the batch was taken before. None: for none, or it is one sample, which may
+        come again by chance.
+        """
         if self._taken is None:
             self._taken = Taken()
         taken, first = self._taken, self._taken.first
         before = taken.take(step, self._value)
-        if before is None or self._epoch is not None or before != first or step - before < EPOCH_STEPS_MIN:
-            return before
-        # What is gone through again from its beginning is a further epoch of a script that tells of none.
-        taken.forget()
-        taken.take(step, self._value)
-        return None
+        if before is None:
+            return None
+        # Of the first batches, one is of a step that is still told of, however many others are not any more.
+        is_beginning = before < first + self._pace.every and step - before >= EPOCH_STEPS_MIN
+        if self._epoch is None and is_beginning:
+            # What is gone through again from its beginning is a further epoch of a script that tells of none.
+            self.forget()
+            taken.take(step, self._value)
+            return None
+        self._repeats.take(step - before, self._value)
+        return before if self._samples > 1 or self._repeats.count >= REPEATS_SURE else None

@@ -8,7 +8,8 @@ Ranks tell of some of their steps by what prints their batches have. Of the same
                                              is trained again has the batch that it had, unless batches were passed
                                              over on purpose; another step's batch says how far off the data are
 
-and a process that takes a batch a second time within an epoch says so itself.
+and a process that takes a batch a second time within an epoch says so itself. Whether it is one epoch, only the
+script knows: of a script that does not say, and of a repeat by itself, that is probable.
 
 Ranks that hold parts of one model rightly have the same batch. Which these are depends on the order in which a
 script counts its ranks: neighbours, or with the pipeline outermost. What is right in one of the two is right.
@@ -221,7 +222,9 @@ class BatchDetector(Detector):
             f"{ranks_in_words(ranks)} took a batch{of} a second time within an epoch: rank {rank} that of step "
             f"{one.first} for step {one.step}, {one.count} in all"
         )
-        yield from self._finding(AGAIN, ranks, error, one.step, now, Confidence.CERTAIN)
+        is_sure = any(again.is_sure for again in self._again.values())
+        confidence = Confidence.CERTAIN if is_sure else Confidence.PROBABLE
+        yield from self._finding(AGAIN, ranks, error, one.step, now, confidence)
 
     def _complete(self, step: int, whole: _Whole, now: float) -> Iterator[Finding]:
         """All ranks have told of `step`."""
