@@ -266,7 +266,9 @@ def test_in_a_world_of_any_size(nodes: int) -> None:
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4])
-@pytest.mark.parametrize(("by", "says"), [(-9, "9 steps too early"), (5, "5 steps too late")])
+@pytest.mark.parametrize(
+    ("by", "says"), [(-9, "9 steps too early"), (-1, "1 steps too early"), (5, "5 steps too late")]
+)
 def test_data_that_begin_elsewhere_are_told_with_how_far_off(nodes: int, by: int, says: str) -> None:
     job = Job().train(range(1, 50)).round(nodes=nodes).train(range(30, 60), later(fair, by))
     (finding,) = job.found
@@ -283,13 +285,52 @@ def test_data_that_begin_from_the_start_are_found_though_no_step_is_trained_agai
     (finding,) = job.found
     assert (finding.cause, finding.step) == (OFFSET, 50)
     assert "49 steps too early" in finding.error
+    assert "unless a further epoch begins there" in finding.error
+    assert finding.confidence is Confidence.PROBABLE, "the epoch may be of 49 steps, and have ended just then"
 
 
 def test_data_that_differ_from_all_that_is_known_are_told_without() -> None:
-    job = Job().train(range(1, 50)).round().train(range(30, 60), later(fair, 1000))
+    job = Job().train(range(1, 50)).round().train(range(40, 60)).round().train(range(50, 80), later(fair, 1000))
     (finding,) = job.found
-    assert (finding.cause, finding.confidence) == (OFFSET, Confidence.UNKNOWN)
+    assert (finding.cause, finding.step, finding.confidence) == (OFFSET, 50, Confidence.UNKNOWN)
     assert "changed at random" in finding.error
+    job.round().train(range(50, 80)).round().train(range(50, 80), later(fair, 2000))
+    assert job.causes == [OFFSET], "steps had to be as they were since"
+
+
+def changed_at_random(chance: float) -> Share:
+    """Each sample is changed as it is loaded, or is not."""
+    rng = Random(5)
+    return lambda step, rank, world: [
+        each if rng.random() > chance else rng.randrange(10**6, 10**9) for each in fair(step, rank, world)
+    ]
+
+
+@pytest.mark.parametrize("chance", [1.0, 0.5, 0.05])
+def test_samples_that_are_changed_at_random_are_no_restart_at_the_wrong_one(chance: float) -> None:
+    share = changed_at_random(chance)
+    job = Job().train(range(1, 50), share)
+    for first in range(40, 400, 10):
+        job.round().train(range(first, first + 20), share)
+    assert job.found == []
+
+
+def test_a_few_steps_that_were_as_before_do_not_prove_that_all_are_to_be() -> None:
+    job = Job().train(range(1, 50)).round().train(range(43, 50)).round().train(range(40, 80), later(fair, 1000))
+    assert job.found == []
+
+
+def test_single_samples_in_a_new_order_in_each_epoch_are_no_offset() -> None:
+    """All ranks together take one sample a step."""
+    orders = [Random(epoch).sample(range(100), 100) for epoch in range(5)]
+
+    def shuffled(step: int, rank: int, world: int) -> Numbers:
+        return [] if rank else [orders[step // 100][step % 100]]
+
+    job = Job().train(range(120), shuffled)
+    for first in range(120, 400, 20):
+        job.round().train(range(first, first + 20), shuffled)
+    assert job.found == []
 
 
 def test_steps_that_were_only_seen_now_and_then_are_enough() -> None:
@@ -320,6 +361,8 @@ def test_padding_of_another_world_is_nothing_else() -> None:
     job = Job().train(range(1, 50), padded, tokens=10)
     assert job.round(nodes=1).train(range(30, 60), padded, tokens=11).found == []
     assert job.round(nodes=1).train(range(30, 60), later(padded, -3), tokens=11).causes == [OFFSET]
+    exact = Job().train(range(1, 50), padded).round().train(range(30, 60), padded)
+    assert exact.round(nodes=1).train(range(40, 80), padded).found == [], "nor where it has as many tokens"
 
 
 def test_a_world_that_takes_more_samples_a_step_is_not_compared() -> None:

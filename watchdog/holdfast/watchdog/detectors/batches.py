@@ -18,13 +18,17 @@ be such parts. A single sample may be one that fills a place. What is told of th
 all ranks have told of.
 
 Padding follows from who else is in a rank's batch, so that in a world of another size the sums are compared only
-where there are as many samples and tokens as before. What loads data may change samples at random; a step
-trained again then differs as well, so that a restart whose offset is not known is nobody's proved fault.
+where there are as many samples and tokens as before.
+
+A round begins at the wrong sample where batch after batch is that of a step so far off. What loads data may change
+samples at random: a step that is trained again differs then as well, and that is told only of a job that had steps
+again exactly as they were. A round whose first steps are new ones may rightly begin a further epoch of the same
+order, so that it is certain only of steps that were trained before.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy, XidAction
@@ -44,8 +48,10 @@ STEPS_KEPT: Final = 4096  # at one a second for more than an hour: what a restar
 # world, a batch that fills a place. A shard goes on being one: in most of so many steps, each time another batch.
 STEPS_ALIKE: Final = 8
 AGAIN_S: Final = 2.0  # other ranks are waited for, which may have said the same by then
-# Of the first steps of a round that none before had told of, so many are looked for among older ones.
-NEW_STEPS: Final = 16
+# So many of the first steps of a round say how it began, and so many of them that agree: one may be chance.
+FIRST_STEPS: Final = 16
+STEPS_AGREE: Final = 3
+STEPS_EXACT: Final = 8  # in a row that had again what they had: their samples are not changed at random
 _TWINS_MAX: Final = 1024
 _Pairs = dict[tuple[int, int], int]
 """Two ranks with the print that they share in a step."""
@@ -82,8 +88,73 @@ class _Whole:
             groups.setdefault(value, [self.first[value][0]]).append(rank)
         return {value: sorted(ranks) for value, ranks in groups.items()}
 
-    def is_as_large(self, other: "_Whole") -> bool:
-        return (self.samples, self.tokens) == (other.samples, other.tokens)
+    def is_comparable(self, other: "_Whole") -> bool:
+        """Whether both are to be the same where the data are."""
+        is_as_large = (self.samples, self.tokens) == (other.samples, other.tokens)
+        return bool(self.samples) and (self.world == other.world or is_as_large)
+
+
+class _Began(NamedTuple):
+    """How a round began that did not begin right: `step` has the samples of `like`; None: others than it had.
+
+    `was_trained`: in a round before the step was trained, with other samples.
+    """
+
+    step: int
+    like: int | None
+    was_trained: bool
+
+
+class _Beginning:
+    """The first steps of a round, compared with those of the rounds before."""
+
+    def __init__(self, history: Mapping[int, _Whole], *, had_exact: bool) -> None:
+        """`had_exact`: steps that were trained again had exactly what they had."""
+        self._history, self._had_exact = dict(history), had_exact
+        self._looked_at = 0
+        self._off: list[_Began] = []  # as far off as each other
+        self._others: list[_Began] = []
+
+    def take(self, step: int, whole: _Whole) -> _Began | None:
+        """All ranks have told of `step`: what is wrong with how the round began, once that is known."""
+        known = self._history.get(step)
+        if (
+            self._looked_at >= FIRST_STEPS
+            or not whole.samples
+            or (known is not None and not known.is_comparable(whole))
+        ):
+            return None
+        self._looked_at += 1
+        if known is not None and known.value == whole.value:
+            self._looked_at = FIRST_STEPS
+            return None
+        like = self._step_like(step, whole, is_new=known is None)
+        one = _Began(step, like, known is not None)
+        if like is not None:
+            is_as_far = bool(self._off) and self._off[0].step - (self._off[0].like or 0) == step - like
+            self._off = [*self._off, one] if is_as_far else [one]
+        elif known is not None and known.world == whole.world:
+            self._others.append(one)
+        if len(self._off) >= STEPS_AGREE:
+            self._looked_at = FIRST_STEPS
+            return self._off[0]
+        is_last = self._looked_at == FIRST_STEPS
+        return self._others[0] if is_last and self._had_exact and len(self._others) >= STEPS_AGREE else None
+
+    def _step_like(self, step: int, whole: _Whole, *, is_new: bool) -> int | None:
+        """The one step of rounds before that had this batch. None: none had, or data repeat themselves and prove
+        nothing.
+        """
+        history = self._history
+        alike = [each for each, other in history.items() if other.value == whole.value]
+        if len(alike) != 1:
+            return None
+        behind = step - alike[0]
+        before = ((other, history.get(each - behind)) for each, other in history.items())
+        # So far behind were batches before the restart too: that is how long an epoch is.
+        if is_new and any(old is not None and old.value == other.value for other, old in before):
+            return None
+        return alike[0]
 
 
 class BatchDetector(Detector):
@@ -96,6 +167,7 @@ class BatchDetector(Detector):
         self._model_ranks, self._tensor = policy.model_ranks, policy.tensor
         self._round = RoundInForce(policy.job)
         self._history: dict[int, _Whole] = {}  # by step: of the history that goes on, and of what it left behind
+        self._exact = 0  # steps in a row that were trained again with what they had
         self._sound_to: int | None = None  # the newest step before a batch came again in the round; None: none did
         self._begin()
 
@@ -107,8 +179,7 @@ class BatchDetector(Detector):
         self._passes_over = shown is not None and (
             bool(shown.restore.skip_batches) or shown.restore.skip_until is not None
         )
-        self._is_judged = False  # whether it is known how the round began
-        self._unknown_steps = 0
+        self._begins = _Beginning(self._history, had_exact=self._exact >= STEPS_EXACT)
         self._newest: dict[int, BatchTaken] = {}  # by rank
         self._open: dict[int, _Whole] = {}
         self._open_max = max(OPEN_MIN, min(OPEN_MAX, OPEN_PRINTS // max(1, self._round.world_size)))
@@ -229,55 +300,39 @@ class BatchDetector(Detector):
     def _complete(self, step: int, whole: _Whole, now: float) -> Iterator[Finding]:
         """All ranks have told of `step`."""
         known = self._history.get(step)
-        if not (self._is_judged or self._passes_over):
-            yield from self._judge(step, whole, known, now)
+        if not self._passes_over:
+            yield from self._judge(step, whole, now)
+        if known is not None and known.samples and whole.samples and known.world == whole.world:
+            self._exact = self._exact + 1 if known.value == whole.value else 0
         self._history.pop(step, None)
         self._history[step] = whole
         if len(self._history) > STEPS_KEPT:
             del self._history[next(iter(self._history))]
 
-    def _judge(self, step: int, whole: _Whole, known: _Whole | None, now: float) -> Iterator[Finding]:
+    def _judge(self, step: int, whole: _Whole, now: float) -> Iterator[Finding]:
         """Whether the round began with the samples that it should have begun with."""
-        if known is None:
-            self._unknown_steps += 1
-            self._is_judged = self._unknown_steps >= NEW_STEPS
-        elif known.world != whole.world and not known.is_as_large(whole):
+        began = self._begins.take(step, whole)
+        if began is None:
             return
-        elif known.value == whole.value:
-            self._is_judged = True
-            return
-        like = self._step_like(step, whole, is_new=known is None)
-        if (like is None and known is None) or not whole.samples:
-            return
-        self._is_judged = True
-        if like is None:
-            told = "other samples than it had before: they are others, or changed at random as they are loaded"
-            confidence = Confidence.UNKNOWN
-        else:
-            steps, way = abs(like - step), "too early" if like < step else "too late"
-            after = "are trained with again" if like < step else "were passed over"
+        of = f"step {began.step}, of {whole.samples} samples on all {whole.world} ranks, has"
+        if began.like is None:
             told = (
-                f"the samples of step {like}: the data begin {steps} steps {way}, so that about "
-                f"{steps * whole.samples} samples {after}"
+                "other samples than it had before, though steps that were trained again earlier had the same: "
+                "they are others, or changed at random as they are loaded"
             )
-            confidence = Confidence.CERTAIN
-        error = f"step {step}, of {whole.samples} samples on all {whole.world} ranks, has {told}"
-        yield from self._finding(OFFSET, (), error, step, now, confidence)
-
-    def _step_like(self, step: int, whole: _Whole, *, is_new: bool) -> int | None:
-        """The one step of rounds before that had this batch. None: none had, or data repeat themselves and prove
-        nothing.
-        """
-        history = {each: other for each, other in self._history.items() if other.round != whole.round}
-        alike = [each for each, other in history.items() if other.value == whole.value]
-        if len(alike) != 1:
-            return None
-        behind = step - alike[0]
-        before = ((other, history.get(each - behind)) for each, other in history.items())
-        # So far behind were batches before the restart too: that is how long an epoch is.
-        if is_new and any(old is not None and old.value == other.value for other, old in before):
-            return None
-        return alike[0]
+            yield from self._finding(OFFSET, (), f"{of} {told}", began.step, now, Confidence.UNKNOWN)
+            return
+        steps, way = abs(began.like - began.step), "too early" if began.like < began.step else "too late"
+        after = "are trained with again" if began.like < began.step else "were passed over"
+        told = (
+            f"the samples of step {began.like}: the data begin {steps} steps {way}, so that about "
+            f"{steps * whole.samples} samples {after}"
+        )
+        is_sure = began.was_trained and whole.samples > 1
+        if not is_sure:
+            told += ", unless a further epoch begins there"
+        confidence = Confidence.CERTAIN if is_sure else Confidence.PROBABLE
+        yield from self._finding(OFFSET, (), f"{of} {told}", began.step, now, confidence)
 
     def _forget_from(self, step: int) -> None:
         """No step from here on has the samples that it had, and rightly so."""
