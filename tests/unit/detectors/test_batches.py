@@ -12,7 +12,15 @@ from holdfast.api.policy import XidAction
 from holdfast.api.round import Restore, Tier
 from holdfast.api.telemetry import BatchAgain, BatchTaken
 from holdfast.watchdog.detectors import batches
-from holdfast.watchdog.detectors.batches import AGAIN, OFFSET, OPEN_MAX, SAME, STEPS_KEPT, BatchDetector
+from holdfast.watchdog.detectors.batches import (
+    AGAIN,
+    AGAIN_S_MAX,
+    OFFSET,
+    OPEN_MAX,
+    SAME,
+    STEPS_KEPT,
+    BatchDetector,
+)
 from holdfast.watchdog.detectors.detector import RoundStarted
 
 GLOBAL = 24  # samples of a step
@@ -233,6 +241,26 @@ def test_it_is_certain_where_the_process_is_sure(is_sure: bool, confidence: Conf
         job.found += job.detector.observe(reported("n0", rank_sample(rank, again=again)), job.now)
     (finding,) = job.wait().found
     assert finding.confidence is confidence
+
+
+def test_it_is_told_once_no_more_come_and_from_the_first_on() -> None:
+    job = Job()
+    for step in range(8, 40):
+        again = BatchAgain(step, step - 5, step - 7)
+        job.found += job.detector.observe(reported("n0", rank_sample(0, again=again)), job.now)
+        assert bool(job.wait(1.0).found) == (step >= 8 + AGAIN_S_MAX - 1)
+    (finding,) = job.found
+    assert finding.step == 8, "a rewind goes back before that step"
+    assert "that of step 3 for step 8, 10 in all" in finding.error
+
+
+def test_it_is_told_as_soon_as_the_process_is_sure() -> None:
+    job = Job()
+    for step in range(8, 14):
+        again = BatchAgain(step, step - 5, step - 7, is_sure=step > 12)
+        job.found += job.detector.observe(reported("n0", rank_sample(0, again=again)), job.now)
+        assert bool(job.wait(1.0).found) == (step > 12)
+    assert job.found[0].confidence is Confidence.CERTAIN
 
 
 def test_it_is_told_of_ranks_that_told_of_no_batch_too() -> None:

@@ -29,7 +29,7 @@ _WORD_BYTES: Final = 8
 _EPOCH: Final = 0x9E3779B97F4A7C15  # odd, with no pattern in its bits: the same batch of another epoch is another
 EPOCH_STEPS_MIN: Final = 64
 """Where no epochs are told: the first batch that comes again after so many steps begins a new one."""
-REPEATS_SURE: Final = 4
+REPEATS_SURE: Final = 8
 """Batches in a row that come again as far back as each other, which is no chance."""
 
 

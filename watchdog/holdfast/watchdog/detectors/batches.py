@@ -47,7 +47,10 @@ STEPS_KEPT: Final = 4096  # at one a second for more than an hour: what a restar
 # Two ranks with the same samples may be chance: samples that are drawn with replacement, a set smaller than the
 # world, a batch that fills a place. A shard goes on being one: in most of so many steps, each time another batch.
 STEPS_ALIKE: Final = 8
-AGAIN_S: Final = 2.0  # other ranks are waited for, which may have said the same by then
+# A batch that came again: so long other ranks are waited for, which may have said the same by then. One that is
+# not sure is told once no more came for so long, or they did for so much longer.
+AGAIN_S: Final = 2.0
+AGAIN_S_MAX: Final = 10.0
 # So many of the first steps of a round say how it began, and so many of them that agree: one may be chance.
 FIRST_STEPS: Final = 16
 STEPS_AGREE: Final = 3
@@ -185,8 +188,9 @@ class BatchDetector(Detector):
         self._open_max = max(OPEN_MIN, min(OPEN_MAX, OPEN_PRINTS // max(1, self._round.world_size)))
         self._dropped = UNKNOWN_INT  # no step up to this is open any more
         self._alike: deque[_Pairs] = deque(maxlen=STEPS_ALIKE)  # of the newest steps that were looked at
-        self._again: dict[int, BatchAgain] = {}
-        self._again_at: float | None = None
+        self._again: dict[int, tuple[BatchAgain, BatchAgain]] = {}  # by rank: the first and the newest
+        self._again_since = 0.0
+        self._again_at: float | None = None  # when it is told
         self._told: set[str] = set()
 
     def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
@@ -210,19 +214,24 @@ class BatchDetector(Detector):
 
     def elapse(self, now: float) -> Sequence[Finding]:
         """Tell of batches that came again, once all nodes have had time to."""
-        if self._again_at is None or now < self._again_at + AGAIN_S:
+        if self._again_at is None or now < self._again_at:
             return ()
         self._again_at = None
         return tuple(self._repeated(now))
 
     def next_wakeup(self) -> float | None:
-        return None if self._again_at is None else self._again_at + AGAIN_S
+        return self._again_at
 
     def _take_again(self, rank: int, again: BatchAgain, now: float) -> None:
         self._sound_to = again.first if self._sound_to is None else min(again.first, self._sound_to)
-        if AGAIN not in self._told:
-            self._again[rank] = again
-            self._again_at = now if self._again_at is None else self._again_at
+        first, newest = self._again.get(rank, (again, None))
+        if AGAIN in self._told or again == newest:
+            return
+        self._again[rank] = first, again
+        if self._again_at is None:
+            self._again_since = now
+        longest_s = AGAIN_S if again.is_sure else AGAIN_S_MAX
+        self._again_at = max(now, min(now + AGAIN_S, self._again_since + longest_s))
 
     def _take(self, event: BatchTaken, now: float) -> Iterator[Finding]:
         """Take what one rank tells of one step."""
@@ -286,14 +295,14 @@ class BatchDetector(Detector):
 
     def _repeated(self, now: float) -> Iterator[Finding]:
         ranks = sorted(self._again)
-        rank = min(ranks, key=lambda each: self._again[each].step)
-        one, told = self._again[rank], self._newest.get(rank)
+        rank = min(ranks, key=lambda each: self._again[each][0].step)
+        (one, newest), told = self._again[rank], self._newest.get(rank)
         of = f" of {told.samples} samples" if told is not None and told.samples else ""
         error = (
             f"{ranks_in_words(ranks)} took a batch{of} a second time within an epoch: rank {rank} that of step "
-            f"{one.first} for step {one.step}, {one.count} in all"
+            f"{one.first} for step {one.step}, {newest.count} in all"
         )
-        is_sure = any(again.is_sure for again in self._again.values())
+        is_sure = any(again.is_sure for _, again in self._again.values())
         confidence = Confidence.CERTAIN if is_sure else Confidence.PROBABLE
         yield from self._finding(AGAIN, ranks, error, one.step, now, confidence)
 
