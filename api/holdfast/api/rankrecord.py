@@ -224,8 +224,7 @@ class BatchZone(msgspec.Struct, frozen=True, gc=False):
     """Batches of `rank` in `round`, oldest first, at most `BATCHES_KEPT`: the newest step of each power of two.
 
     `again_step` is the newest step whose batch this process had taken before, at `first_step`, and `again_count`
-    how many such steps there were since it started; `UNKNOWN_INT` and 0: none. `again_is_sure`: in an epoch that
-    the script tells of, and as far back as the repeats before it, so that it is neither a new epoch nor chance.
+    how many such steps there were since it started; `UNKNOWN_INT` and 0: none.
     """
 
     round: int
@@ -234,7 +233,6 @@ class BatchZone(msgspec.Struct, frozen=True, gc=False):
     again_step: int = UNKNOWN_INT
     first_step: int = UNKNOWN_INT
     again_count: int = 0
-    again_is_sure: bool = False
 
 
 class PulseZone(msgspec.Struct, frozen=True, gc=False):
@@ -267,7 +265,7 @@ BATCH_SEQUENCE_OFFSET = 640
 BATCH_OFFSET = 648
 BATCH = struct.Struct("<qi")
 AGAIN_OFFSET = BATCH_OFFSET + BATCH.size
-AGAIN = struct.Struct("<iqq?xxx")
+AGAIN = struct.Struct("<iqq")
 BATCH_SLOTS_OFFSET = AGAIN_OFFSET + AGAIN.size
 BATCH_SLOT = struct.Struct("<qQqqq")
 SEQUENCE = struct.Struct("<Q")
@@ -425,19 +423,19 @@ def pack_batch(zone: BatchZone) -> bytes:
     slots = [BATCH_SLOT.pack(UNKNOWN_INT, 0, UNKNOWN_INT, UNKNOWN_INT, UNKNOWN_INT)] * BATCHES_KEPT
     for one in zone.batches:
         slots[power_of_two_in(one.step)] = BATCH_SLOT.pack(*msgspec.structs.astuple(one))
-    again = AGAIN.pack(zone.again_count, zone.again_step, zone.first_step, zone.again_is_sure)
+    again = AGAIN.pack(zone.again_count, zone.again_step, zone.first_step)
     return b"".join((BATCH.pack(zone.round, zone.rank), again, *slots))
 
 
 def unpack_batch(buffer: bytes | memoryview) -> BatchZone:
     """Read the batch zone of a whole record of version 4."""
     round_, rank = BATCH.unpack_from(buffer, BATCH_OFFSET)
-    count, again, first, is_sure = AGAIN.unpack_from(buffer, AGAIN_OFFSET)
+    count, again, first = AGAIN.unpack_from(buffer, AGAIN_OFFSET)
     slots = BATCH_SLOT.iter_unpack(
         buffer[BATCH_SLOTS_OFFSET : BATCH_SLOTS_OFFSET + BATCHES_KEPT * BATCH_SLOT.size]
     )
     kept = tuple(BatchPrint(*slot) for slot in sorted(slots) if slot[0] != UNKNOWN_INT)
-    return BatchZone(round_, rank, kept, again, first, count, is_sure)
+    return BatchZone(round_, rank, kept, again, first, count)
 
 
 def slot_offset(step: int) -> int:

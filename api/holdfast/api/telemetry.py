@@ -85,15 +85,11 @@ class StepWork(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class BatchAgain(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A rank's batch of `step` is one that its process had taken before, for `first`; so often since it began.
-
-    `is_sure`: the script tells of its epochs, and batch after batch came as far back as this one.
-    """
+    """A rank's batch of `step` is one that its process had taken before, for `first`; so often since it began."""
 
     step: Whole
     first: Whole
     count: Whole
-    is_sure: bool = False
 
 
 class RankSample(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

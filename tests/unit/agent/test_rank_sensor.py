@@ -102,11 +102,11 @@ def test_about_one_batch_a_second_is_told_and_each_once(tmp_path: Path, sensor: 
     writer.batch(BatchZone(3, 5, (BatchPrint(1, 7, 8, -1, SECOND_NS),)))
     sensor.read(NOW)
     taken = tuple(BatchPrint(step, 2**64 - step, 8, -1, 101 * SECOND_NS) for step in range(34, 42))
-    writer.batch(BatchZone(3, 5, taken, 41, 7, 2, again_is_sure=True))
+    writer.batch(BatchZone(3, 5, taken, 41, 7, 2))
     reading = sensor.read(NOW)
     told = [BatchTaken(3, 5, step, 2**64 - step, 1.0, 8) for step in (36, 40)]
     assert list(reading.events) == told
-    assert reading.ranks[0].again == BatchAgain(41, 7, 2, is_sure=True)
+    assert reading.ranks[0].again == BatchAgain(41, 7, 2)
     assert sensor.read(NOW).events == ()
 
 

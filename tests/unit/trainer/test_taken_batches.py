@@ -15,7 +15,7 @@ from holdfast.api.control import RUN_DIRECTORY_VARIABLE, Assignment, record_file
 from holdfast.api.errors import InvalidInput
 from holdfast.api.rankrecord import BATCHES_KEPT, BatchZone, power_of_two_in
 from holdfast.trainer import Run
-from holdfast.trainer.batches import EPOCH_STEPS_MIN, REPEATS_SURE, SHARE, Batches, Pace, Taken
+from holdfast.trainer.batches import EPOCH_STEPS_MIN, REPEATS, SHARE, Batches, Pace, Taken
 from holdfast.trainer.batchprint import print_of
 from holdfast.trainer.record import RankRecord, open_record
 
@@ -167,38 +167,6 @@ def test_where_epochs_are_told_none_is_guessed(process: Process) -> None:
     assert process.again == (EPOCH_STEPS_MIN + 1, 1, 1)
 
 
-def test_it_is_sure_only_within_epochs_that_the_script_tells_of_and_of_batch_after_batch(process: Process) -> None:
-    for step in range(1, 21):
-        process.train(step, step % 10)
-        assert not process.zone.again_is_sure, "a pass of ten steps may be an epoch"
-    process.batches.forget()
-    process.train(21, 1).train(22, 1)
-    assert not process.zone.again_is_sure, "and what a pass goes over may be several"
-    process.batches.epoch(1)
-    process.train(23, 7).train(24, 8).train(25, 1)
-    assert process.again[:2] == (25, 22)
-    assert not process.zone.again_is_sure, "a repeat by itself may be on purpose"
-
-
-def test_a_loader_that_begins_anew_within_an_epoch_is_sure(process: Process) -> None:
-    process.batches.epoch(1)
-    sure = []
-    for step in range(1, 30):
-        process.train(step, step % 20)
-        sure.append(process.zone.again_is_sure)
-    assert process.again == (29, 9, 9)
-    assert sure.index(True) == 20 + REPEATS_SURE - 1
-
-
-def test_one_batch_again_and_again_is_told_and_not_sure(process: Process) -> None:
-    """As where it is learned by heart on purpose, or where it fills up an epoch that is longer elsewhere."""
-    process.batches.epoch(1)
-    for step in range(1, 30):
-        process.train(step, 1)
-    assert process.again == (29, 28, 28)
-    assert not process.zone.again_is_sure
-
-
 class OneByOne(Process):
     """A process whose batches are one sample each."""
 
@@ -226,8 +194,7 @@ def test_single_samples_that_come_again_one_after_the_other_are_told(tmp_path: P
     anew = OneByOne(tmp_path)
     for step in range(1, 51):
         anew.train(step, step % 40)
-    assert anew.again == (50, 10, 10 - REPEATS_SURE + 1)
-    assert not anew.zone.again_is_sure
+    assert anew.again == (50, 10, 10 - REPEATS + 1)
     alike = OneByOne(tmp_path)
     for step in range(0, 20, 2):
         alike.train(step, step).train(step + 1, step)

@@ -29,8 +29,8 @@ _WORD_BYTES: Final = 8
 _EPOCH: Final = 0x9E3779B97F4A7C15  # odd, with no pattern in its bits: the same batch of another epoch is another
 EPOCH_STEPS_MIN: Final = 64
 """Where no epochs are told: the first batch that comes again after so many steps begins a new one."""
-REPEATS_SURE: Final = 8
-"""Batches in a row that come again as far back as each other, which is no chance."""
+REPEATS: Final = 8
+"""So many batches of one sample in a row, as far back as each other, do not come again by chance."""
 
 
 class Taken:
@@ -214,10 +214,7 @@ class Batches:
                 self._value = self._samples = 0
             again = self._again(step) if self._samples else None
             told = UNKNOWN_INT if self._tokens is None else self._tokens
-            # A single sample may fill a place, and a pass that begins is not an epoch: it may go over several.
-            is_sure = self._epoch is not None and self._samples > 1 and self._repeats.count >= REPEATS_SURE
-            one = BatchPrint(step, self._value, self._samples, told, time.monotonic_ns())
-            record.batch(one, again, is_sure=is_sure)
+            record.batch(BatchPrint(step, self._value, self._samples, told, time.monotonic_ns()), again)
         self._step = UNKNOWN_INT
         ended_ns = self._clock_ns()
         self._pace.spend(self._spent_ns + ended_ns - began_ns, ended_ns)
@@ -241,4 +238,4 @@ class Batches:
             taken.take(step, self._value)
             return None
         self._repeats.take(step - before, self._value)
-        return before if self._samples > 1 or self._repeats.count >= REPEATS_SURE else None
+        return before if self._samples > 1 or self._repeats.count >= REPEATS else None

@@ -82,7 +82,7 @@ class RankRecord:
         self._publish_proof()
         self._work = StepWork(self._times, now)
         self._publish_work(now - PUBLISHED_EVERY_NS)
-        self._again = (0, UNKNOWN_INT, UNKNOWN_INT, False)
+        self._again = (0, UNKNOWN_INT, UNKNOWN_INT)
         packed = rankrecord.pack_batch(BatchZone(round, rank, ()))
         self._write_zone(rankrecord.BATCH_SEQUENCE_OFFSET, rankrecord.BATCH_OFFSET, packed)
 
@@ -220,12 +220,10 @@ class RankRecord:
         """The norm of this rank's own gradient in step `step`, before it was reduced."""
         self._publish_proof(local_norm_step=step, local_grad_norm=norm)
 
-    def batch(self, batch: BatchPrint, again_first: int | None, *, is_sure: bool = False) -> None:
-        """This rank takes `batch` for its step; `again_first` is the step for which its process took it before,
-        `is_sure` as in the batch zone.
-        """
+    def batch(self, batch: BatchPrint, again_first: int | None) -> None:
+        """This rank takes `batch` for its step; `again_first` is the step for which its process took it before."""
         if again_first is not None:
-            self._again = (self._again[0] + 1, batch.step, again_first, is_sure)
+            self._again = (self._again[0] + 1, batch.step, again_first)
         mapping, sequence = self._mapping, self._other_sequences[rankrecord.BATCH_SEQUENCE_OFFSET]
         _write_sequence(mapping, rankrecord.BATCH_SEQUENCE_OFFSET, sequence + 1)
         rankrecord.AGAIN.pack_into(mapping, rankrecord.AGAIN_OFFSET, *self._again)

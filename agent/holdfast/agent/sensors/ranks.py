@@ -275,8 +275,7 @@ class _FollowedRank:
         if (work := self._work) is not None and work.round == self._step.round and work.steps > 0:
             sample = replace(sample, work=_work_of(work, self._stopped.take(work, process, now)))
         if (batch := self._batch) is not None and batch.round == self._step.round and batch.again_count:
-            again = BatchAgain(batch.again_step, batch.first_step, batch.again_count, batch.again_is_sure)
-            sample = replace(sample, again=again)
+            sample = replace(sample, again=BatchAgain(batch.again_step, batch.first_step, batch.again_count))
         if self._local_grad_norm is not None:
             sample = replace(sample, local_grad_norm=self._local_grad_norm)
         if self._member:

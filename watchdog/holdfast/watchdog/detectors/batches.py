@@ -8,8 +8,8 @@ Ranks tell of some of their steps by what prints their batches have. Of the same
                                              is trained again has the batch that it had, unless batches were passed
                                              over on purpose; another step's batch says how far off the data are
 
-and a process that takes a batch a second time within an epoch says so itself. Whether it is one epoch, only the
-script knows: of a script that does not say, and of a repeat by itself, that is probable.
+and a process that takes a batch a second time within an epoch says so itself. It may be on purpose, as where there
+are several steps with each batch, so that it is never certain.
 
 Ranks that hold parts of one model rightly have the same batch. Which these are depends on the order in which a
 script counts its ranks: neighbours, or with the pipeline outermost. What is right in one of the two is right.
@@ -30,6 +30,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+import msgspec
+
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy, XidAction
 from holdfast.api.rankrecord import UNKNOWN_INT
@@ -47,10 +49,7 @@ STEPS_KEPT: Final = 4096  # at one a second for more than an hour: what a restar
 # Two ranks with the same samples may be chance: samples that are drawn with replacement, a set smaller than the
 # world, a batch that fills a place. A shard goes on being one: in most of so many steps, each time another batch.
 STEPS_ALIKE: Final = 8
-# A batch that came again: so long other ranks are waited for, which may have said the same by then. One that is
-# not sure is told once no more came for so long, or they did for so much longer.
-AGAIN_S: Final = 2.0
-AGAIN_S_MAX: Final = 10.0
+AGAIN_S: Final = 2.0  # other ranks are waited for, which may have said the same by then
 # So many of the first steps of a round say how it began, and so many of them that agree: one may be chance.
 FIRST_STEPS: Final = 16
 STEPS_AGREE: Final = 3
@@ -188,8 +187,7 @@ class BatchDetector(Detector):
         self._open_max = max(OPEN_MIN, min(OPEN_MAX, OPEN_PRINTS // max(1, self._round.world_size)))
         self._dropped = UNKNOWN_INT  # no step up to this is open any more
         self._alike: deque[_Pairs] = deque(maxlen=STEPS_ALIKE)  # of the newest steps that were looked at
-        self._again: dict[int, tuple[BatchAgain, BatchAgain]] = {}  # by rank: the first and the newest
-        self._again_since = 0.0
+        self._again: dict[int, BatchAgain] = {}  # by rank: the first, and how many there were since
         self._again_at: float | None = None  # when it is told
         self._told: set[str] = set()
 
@@ -224,14 +222,10 @@ class BatchDetector(Detector):
 
     def _take_again(self, rank: int, again: BatchAgain, now: float) -> None:
         self._sound_to = again.first if self._sound_to is None else min(again.first, self._sound_to)
-        first, newest = self._again.get(rank, (again, None))
-        if AGAIN in self._told or again == newest:
+        if AGAIN in self._told:
             return
-        self._again[rank] = first, again
-        if self._again_at is None:
-            self._again_since = now
-        longest_s = AGAIN_S if again.is_sure else AGAIN_S_MAX
-        self._again_at = max(now, min(now + AGAIN_S, self._again_since + longest_s))
+        self._again[rank] = msgspec.structs.replace(self._again.get(rank, again), count=again.count)
+        self._again_at = now + AGAIN_S if self._again_at is None else self._again_at
 
     def _take(self, event: BatchTaken, now: float) -> Iterator[Finding]:
         """Take what one rank tells of one step."""
@@ -295,16 +289,14 @@ class BatchDetector(Detector):
 
     def _repeated(self, now: float) -> Iterator[Finding]:
         ranks = sorted(self._again)
-        rank = min(ranks, key=lambda each: self._again[each][0].step)
-        (one, newest), told = self._again[rank], self._newest.get(rank)
+        rank = min(ranks, key=lambda each: self._again[each].step)
+        one, told = self._again[rank], self._newest.get(rank)
         of = f" of {told.samples} samples" if told is not None and told.samples else ""
         error = (
             f"{ranks_in_words(ranks)} took a batch{of} a second time within an epoch: rank {rank} that of step "
-            f"{one.first} for step {one.step}, {newest.count} in all"
+            f"{one.first} for step {one.step}, {one.count} in all"
         )
-        is_sure = any(again.is_sure for _, again in self._again.values())
-        confidence = Confidence.CERTAIN if is_sure else Confidence.PROBABLE
-        yield from self._finding(AGAIN, ranks, error, one.step, now, confidence)
+        yield from self._finding(AGAIN, ranks, error, one.step, now, Confidence.PROBABLE)
 
     def _complete(self, step: int, whole: _Whole, now: float) -> Iterator[Finding]:
         """All ranks have told of `step`."""
