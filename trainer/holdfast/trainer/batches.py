@@ -73,7 +73,7 @@ class Taken:
 
     def forget(self) -> None:
         """An epoch is over: all may come again. What it left is found no more, and makes room first."""
-        self._mark += _EPOCH
+        self._mark = (self._mark + _EPOCH) % 2**64
         self.newest = self.first = UNKNOWN_INT
 
     def _forget_from(self, step: int) -> None:
