@@ -393,6 +393,18 @@ def test_data_that_are_always_the_same_prove_nothing_about_where_they_begin() ->
     assert OFFSET not in constant.causes
 
 
+def test_steps_that_name_no_samples_are_not_one_batch() -> None:
+    """They would be an epoch of as many steps as lie between them."""
+
+    def at_times_silent(step: int, rank: int, world: int) -> Numbers:
+        return fair(step, rank, world) if step % 7 else []
+
+    job = Job().train(range(1, 101), at_times_silent).round().train(range(101, 121), later(at_times_silent, -49))
+    assert job.causes == [OFFSET]
+    right = Job().train(range(1, 50), lambda step, rank, world: []).round().train(range(30, 60))
+    assert right.found == []
+
+
 def test_a_step_that_not_all_ranks_tell_of_is_not_judged() -> None:
     job = (
         Job()

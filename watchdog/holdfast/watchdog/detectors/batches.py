@@ -92,8 +92,7 @@ class _Whole:
 
     def is_comparable(self, other: "_Whole") -> bool:
         """Whether both are to be the same where the data are."""
-        is_as_large = (self.samples, self.tokens) == (other.samples, other.tokens)
-        return bool(self.samples) and (self.world == other.world or is_as_large)
+        return self.world == other.world or (self.samples, self.tokens) == (other.samples, other.tokens)
 
 
 class _Began(NamedTuple):
@@ -120,11 +119,7 @@ class _Beginning:
     def take(self, step: int, whole: _Whole) -> _Began | None:
         """All ranks have told of `step`: what is wrong with how the round began, once that is known."""
         known = self._history.get(step)
-        if (
-            self._looked_at >= FIRST_STEPS
-            or not whole.samples
-            or (known is not None and not known.is_comparable(whole))
-        ):
+        if self._looked_at >= FIRST_STEPS or (known is not None and not known.is_comparable(whole)):
             return None
         self._looked_at += 1
         if known is not None and known.value == whole.value:
@@ -300,10 +295,12 @@ class BatchDetector(Detector):
 
     def _complete(self, step: int, whole: _Whole, now: float) -> Iterator[Finding]:
         """All ranks have told of `step`."""
+        if not whole.samples:
+            return  # of no samples nothing is known
         known = self._history.get(step)
         if not self._passes_over:
             yield from self._judge(step, whole, now)
-        if known is not None and known.samples and whole.samples and known.world == whole.world:
+        if known is not None and known.world == whole.world:
             self._exact = self._exact + 1 if known.value == whole.value else 0
         self._history.pop(step, None)
         self._history[step] = whole
@@ -330,7 +327,7 @@ class BatchDetector(Detector):
             f"{steps * whole.samples} samples {after}"
         )
         is_sure = began.was_trained and whole.samples > 1
-        if not is_sure:
+        if not began.was_trained:
             told += ", unless a further epoch begins there"
         confidence = Confidence.CERTAIN if is_sure else Confidence.PROBABLE
         yield from self._finding(OFFSET, (), f"{of} {told}", began.step, now, confidence)
