@@ -257,7 +257,18 @@ def test_steps_that_had_a_batch_again_rightly_have_another_when_they_are_trained
         job.found += job.detector.observe(reported("n0", again), job.now)
     assert job.wait().causes == [AGAIN]
     assert job.round().train(range(45, 60)).causes == [AGAIN]
-    assert job.round().train(range(35, 60), later(fair, 3)).causes == [AGAIN, OFFSET], "what was right is known"
+    assert job.round().train(range(30, 60), later(fair, 3)).causes == [AGAIN, OFFSET], "what was right is known"
+
+
+def test_where_batches_come_again_those_of_new_steps_prove_nothing() -> None:
+    """As in epochs of seven steps, of which nobody told, and of which only the first steps are taken for right."""
+
+    def in_epochs(step: int, rank: int, world: int) -> Numbers:
+        return fair(step % 7, rank, world)
+
+    job = Job().train(range(1, 50), in_epochs)
+    job.found += job.detector.observe(reported("n0", rank_sample(1, again=BatchAgain(16, 9, 1))), job.now)
+    assert job.wait().round().train(range(50, 80), in_epochs).causes == [AGAIN]
 
 
 # A restart at the wrong sample

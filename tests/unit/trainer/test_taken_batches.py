@@ -15,13 +15,13 @@ from holdfast.api.control import RUN_DIRECTORY_VARIABLE, Assignment, record_file
 from holdfast.api.errors import InvalidInput
 from holdfast.api.rankrecord import BATCHES_KEPT, BatchZone, power_of_two_in
 from holdfast.trainer import Run
-from holdfast.trainer.batches import EPOCH_STEPS_MIN, REPEATS, SHARE, Batches, Pace, Taken
+from holdfast.trainer.batches import EPOCH_STEPS_MIN, FEW, REPEATS, SHARE, Batches, Pace, Taken
 from holdfast.trainer.batchprint import print_of
 from holdfast.trainer.record import RankRecord, open_record
 
 
 def batch(number: int) -> Tensor:
-    return torch.tensor([[number, 1], [number, 2]])
+    return torch.tensor([[number, each] for each in range(4)])
 
 
 def value(number: int) -> int:
@@ -70,7 +70,7 @@ def test_a_step_is_published_when_it_is_complete(process: Process) -> None:
     process.batches.completed(5, process.record)
     (told,) = process.zone.batches
     assert (told.step, told.value) == (5, (value(1) + value(2)) % 2**64)
-    assert (told.samples, told.tokens) == (4, 8)
+    assert (told.samples, told.tokens) == (8, 16)
     assert not process.batches.is_open
 
 
@@ -168,11 +168,13 @@ def test_where_epochs_are_told_none_is_guessed(process: Process) -> None:
 
 
 class OneByOne(Process):
-    """A process whose batches are one sample each."""
+    """A process whose batches are one sample each, or few."""
+
+    samples = 1
 
     def train(self, step: int, *numbers: int) -> "Process":
         for number in numbers:
-            self.batches.take(step, batch(number)[:1], tokens=None)
+            self.batches.take(step, batch(number)[: self.samples], tokens=None)
         self.batches.completed(step, self.record)
         return self
 
@@ -199,6 +201,17 @@ def test_single_samples_that_come_again_one_after_the_other_are_told(tmp_path: P
     for step in range(0, 20, 2):
         alike.train(step, step).train(step + 1, step)
     assert alike.again[:2] == (19, 18), "two loader processes that read the same"
+
+
+def test_so_are_few_samples(tmp_path: Path) -> None:
+    process = OneByOne(tmp_path)
+    process.samples = FEW
+    for step in range(1, 100):
+        process.train(step, step if step % 10 else step // 2)
+    assert process.again == (-1, -1, 0), "now and then"
+    for step in range(100, 101 + REPEATS):
+        process.train(step, 7)
+    assert process.again[:2] == (100 + REPEATS, 99 + REPEATS), "one and the same again and again"
 
 
 @pytest.mark.parametrize("length", range(200, 204))
@@ -297,9 +310,9 @@ def test_a_step_of_which_a_part_names_no_samples_names_none(
         for part in parts:
             process.batches.take_if_possible(step, part)
         process.batches.completed(step, process.record)
-    assert [(each.value, each.samples) for each in process.zone.batches] == [(0, 0), (value(1), 2)]
+    assert [(each.value, each.samples) for each in process.zone.batches] == [(0, 0), (value(1), 4)]
     assert [record.message for record in caplog.records] == [
-        "a batch is compared with no other step=1 error=its parts count 2 and 9 samples"
+        "a batch is compared with no other step=1 error=its parts count 4 and 9 samples"
     ]
 
 
@@ -344,7 +357,7 @@ def test_what_a_script_vouches_for_and_cannot_be_read_is_told_without_samples(pr
     process.batches.completed(1, process.record)
     process.batches.take_if_possible(2, batch(1))
     process.batches.completed(2, process.record)
-    assert [each.samples for each in process.zone.batches] == [0, 2], "and others are told all the same"
+    assert [each.samples for each in process.zone.batches] == [0, 4], "and others are told all the same"
 
 
 def test_a_view_that_is_larger_than_its_memory_is_not_read() -> None:

@@ -29,8 +29,10 @@ _WORD_BYTES: Final = 8
 _EPOCH: Final = 0x9E3779B97F4A7C15  # odd, with no pattern in its bits: the same batch of another epoch is another
 EPOCH_STEPS_MIN: Final = 64
 """Where no epochs are told: the first batch that comes again after so many steps begins a new one."""
+FEW: Final = 3
+"""Batches of so many samples or fewer come again by chance, where samples are drawn at random or shuffled anew."""
 REPEATS: Final = 8
-"""So many batches of one sample in a row, as far back as each other, do not come again by chance."""
+"""So many of them in a row, as far back as each other, do not."""
 
 
 class Taken:
@@ -84,7 +86,7 @@ class Taken:
 
 
 class Repeats:
-    """How many batches in a row came again as far back as each other, each of them another batch.
+    """How many batches in a row came again as far back as each other; those of one sample each another.
 
     Samples that are drawn at random, or in another order in an epoch that nobody tells of, come again now and
     then, and so does what fills a place. A loader that begins anew, or whose processes all read the same, goes on.
@@ -94,9 +96,9 @@ class Repeats:
         self.count = 0
         self._steps_back = self._value = UNKNOWN_INT
 
-    def take(self, steps_back: int, value: int) -> None:
+    def take(self, steps_back: int, value: int, samples: int) -> None:
         """The batch `value` came again after so many steps."""
-        goes_on = steps_back == self._steps_back and value != self._value
+        goes_on = steps_back == self._steps_back and (samples > 1 or value != self._value)
         self.count = self.count + 1 if goes_on else 1
         self._steps_back, self._value = steps_back, value
 
@@ -221,8 +223,8 @@ class Batches:
         self._spent_ns = 0
 
     def _again(self, step: int) -> int | None:
-        """For which step of this epoch the batch was taken before. None: for none, or it is one sample, which may
-        come again by chance.
+        """For which step of this epoch the batch was taken before. None: for none, or it has few samples and may
+        have come again by chance.
         """
         if self._taken is None:
             self._taken = Taken()
@@ -237,5 +239,5 @@ class Batches:
             self.forget()
             taken.take(step, self._value)
             return None
-        self._repeats.take(step - before, self._value)
-        return before if self._samples > 1 or self._repeats.count >= REPEATS else None
+        self._repeats.take(step - before, self._value, self._samples)
+        return before if self._samples > FEW or self._repeats.count >= REPEATS else None

@@ -109,9 +109,11 @@ class _Began(NamedTuple):
 class _Beginning:
     """The first steps of a round, compared with those of the rounds before."""
 
-    def __init__(self, history: Mapping[int, _Whole], *, had_exact: bool) -> None:
-        """`had_exact`: steps that were trained again had exactly what they had."""
-        self._history, self._had_exact = dict(history), had_exact
+    def __init__(self, history: Mapping[int, _Whole], *, had_exact: bool, comes_again: bool) -> None:
+        """`had_exact`: steps that were trained again had exactly what they had; `comes_again`: batches do, so that
+        those of new steps prove nothing.
+        """
+        self._history, self._had_exact, self._comes_again = dict(history), had_exact, comes_again
         self._looked_at = 0
         self._off: list[_Began] = []  # as far off as each other
         self._others: list[_Began] = []
@@ -119,7 +121,8 @@ class _Beginning:
     def take(self, step: int, whole: _Whole) -> _Began | None:
         """All ranks have told of `step`: what is wrong with how the round began, once that is known."""
         known = self._history.get(step)
-        if self._looked_at >= FIRST_STEPS or (known is not None and not known.is_comparable(whole)):
+        is_comparable = not self._comes_again if known is None else known.is_comparable(whole)
+        if self._looked_at >= FIRST_STEPS or not is_comparable:
             return None
         self._looked_at += 1
         if known is not None and known.value == whole.value:
@@ -164,6 +167,7 @@ class BatchDetector(Detector):
         self._model_ranks, self._tensor = policy.model_ranks, policy.tensor
         self._round = RoundInForce(policy.job)
         self._history: dict[int, _Whole] = {}  # by step: of the history that goes on, and of what it left behind
+        self._comes_again = False  # a batch did, in a round before
         self._exact = 0  # steps in a row that were trained again with what they had
         self._sound_to: int | None = None  # the newest step before a batch came again in the round; None: none did
         self._begin()
@@ -172,11 +176,14 @@ class BatchDetector(Detector):
         if self._sound_to is not None:
             self._forget_from(self._sound_to + 1)  # done again, and right, these steps have other samples
             self._sound_to = None
+            self._comes_again = True
         shown = self._round.round
         self._passes_over = shown is not None and (
             bool(shown.restore.skip_batches) or shown.restore.skip_until is not None
         )
-        self._begins = _Beginning(self._history, had_exact=self._exact >= STEPS_EXACT)
+        self._begins = _Beginning(
+            self._history, had_exact=self._exact >= STEPS_EXACT, comes_again=self._comes_again
+        )
         self._newest: dict[int, BatchTaken] = {}  # by rank
         self._open: dict[int, _Whole] = {}
         self._open_max = max(OPEN_MIN, min(OPEN_MAX, OPEN_PRINTS // max(1, self._round.world_size)))
