@@ -48,8 +48,8 @@ class Checkpointer:
     saves (besides those that the job wants and the last one), `keep` how many checkpoints stay (None:
     what the job says, else 3); the newest healthy one stays in any case, and a few more where replicas are
     compared and the newest ones may not be verified yet. With `compares_batches` the run is told of each batch
-    (`Run.batch`); a script that does so itself, or is not to, says False. `storage` and `reached` are for tests
-    and other kinds of storage.
+    (`Run.batch`); a script that does so itself, or trains with the same batches again on purpose, says False.
+    `storage` and `reached` are for tests and other kinds of storage.
 
     Where the job wants snapshots in the nodes' memory, they are taken as often as it says. Without a directory it
     does nothing else but count steps. Raises InvalidInput when something in this cannot be checkpointed.

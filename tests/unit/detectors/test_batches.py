@@ -1,6 +1,7 @@
 """Batches that are wrong, and the look-alikes that are right."""
 
 from collections.abc import Callable, Sequence
+from random import Random
 
 import msgspec
 import pytest
@@ -11,7 +12,14 @@ from holdfast.api.policy import XidAction
 from holdfast.api.round import Restore, Tier
 from holdfast.api.telemetry import BatchAgain, BatchTaken
 from holdfast.watchdog.detectors import batches
-from holdfast.watchdog.detectors.batches import AGAIN, OFFSET, OPEN_MAX, SAME, STEPS_KEPT, BatchDetector
+from holdfast.watchdog.detectors.batches import (
+    AGAIN,
+    OFFSET,
+    OPEN_MAX,
+    SAME,
+    STEPS_KEPT,
+    BatchDetector,
+)
 from holdfast.watchdog.detectors.detector import RoundStarted
 
 GLOBAL = 24  # samples of a step
@@ -98,17 +106,17 @@ def replicas_of(model_ranks: int) -> Share:
 
 
 def test_two_ranks_that_read_the_same_shard_are_named_once() -> None:
-    job = Job().train([1], one_shard)
-    assert job.found == [], "one step may be chance"
-    job.train(range(2, 20), one_shard)
+    job = Job().train(range(1, 5), one_shard)
+    assert job.found == [], "some steps may be chance"
+    job.train(range(5, 20), one_shard)
     (finding,) = job.found
     assert (finding.kind, finding.cause, finding.round) == (FindingKind.DATA, SAME, 1)
     assert finding.subject == Subject(JOB, node="n0", member="m0", rank=1)
     assert finding.also == (Subject(JOB, node="n1", member="m1", rank=3),)
-    assert (finding.asks, finding.confidence, finding.step) == (XidAction.WATCH, Confidence.CERTAIN, 2)
+    assert (finding.asks, finding.confidence, finding.step) == (XidAction.WATCH, Confidence.CERTAIN, 5)
     assert "ranks 1, 3" in finding.error
     assert "6 samples" in finding.error
-    job.round().train(range(1, 5), one_shard)
+    job.round().train(range(1, 6), one_shard)
     assert job.causes == [SAME, SAME], "and in a later round again"
 
 
@@ -116,10 +124,64 @@ def test_ranks_that_all_read_all_are_named_together() -> None:
     (finding,) = Job(nodes=4).train(range(1, 9), lambda step, rank, world: fair(step, 0, world)).found
     assert "ranks 0-7" in finding.error
     assert len(finding.also) == 7
+    assert finding.confidence is Confidence.PROBABLE, "all may hold parts of one model"
+
+
+def test_a_model_in_parts_that_the_job_does_not_tell_of_is_not_certain() -> None:
+    job = Job(nodes=4).train(range(1, 20), replicas_of(2))
+    (finding,) = job.found
+    assert finding.confidence is Confidence.PROBABLE
+    assert "parallelism.tensor" in finding.error
+    one_node_away = Job(nodes=4).train(range(1, 60), replicas_of(2), tellers=range(7))
+    assert [each.confidence for each in one_node_away.found] == [Confidence.PROBABLE]
+
+
+def one_each(number_of: Callable[[int, int], int]) -> Share:
+    """A single sample for each rank."""
+    return lambda step, rank, world: [number_of(step, rank)]
+
+
+def test_a_shard_of_which_each_batch_is_one_sample_is_probable() -> None:
+    (finding,) = Job().train(range(1, 20), one_each(lambda step, rank: 4 * step + rank % 3)).found
+    assert (finding.cause, finding.confidence) == (SAME, Confidence.PROBABLE)
+    assert "ranks 0, 3" in finding.error
+    assert "parallelism" not in finding.error
+
+
+def drawn(among: int) -> Share:
+    rng = Random(7)
+    return one_each(lambda step, rank: rng.randrange(among))
+
+
+def dealt(among: int) -> Share:
+    """A set smaller than the world, in another order each time, some of which are dealt out twice."""
+
+    def number_of(step: int, rank: int) -> int:
+        return Random(step).sample(range(among), among)[rank % among]
+
+    return one_each(number_of)
+
+
+@pytest.mark.parametrize(
+    "share",
+    [
+        pytest.param(drawn(20), id="with replacement"),
+        pytest.param(dealt(3), id="fewer samples than ranks"),
+        pytest.param(one_each(lambda step, rank: 0 if rank % 2 else 4 * step + rank), id="filled up"),
+        pytest.param(one_each(lambda step, rank: 0), id="always one batch"),
+        pytest.param(
+            one_each(lambda step, rank: step if step % 9 < 4 or not rank else -5 * step - rank), id="at times"
+        ),
+    ],
+)
+def test_two_ranks_with_the_same_sample_by_chance_are_right(share: Share) -> None:
+    assert Job().train(range(1, 2000), share).found == []
 
 
 def test_they_are_named_though_not_all_ranks_tell() -> None:
-    assert Job().train(range(1, 9), one_shard, tellers=(1, 3)).causes == [SAME]
+    job = Job().train(range(1, OPEN_MAX + 5), one_shard, tellers=(1, 3))
+    assert job.found == [], "the others may still tell of these steps"
+    assert job.train([OPEN_MAX + 5], one_shard, tellers=(1, 3)).causes == [SAME]
 
 
 def test_ranks_of_one_model_rightly_have_the_same_batch() -> None:
@@ -169,6 +231,18 @@ def test_a_batch_that_a_rank_takes_again_is_told_with_its_steps() -> None:
     assert job.wait().causes == [AGAIN]
 
 
+def test_it_is_told_from_the_first_step_on() -> None:
+    job = Job()
+    for step in range(8, 40):
+        again = BatchAgain(step, step - 5, step - 7)
+        job.found += job.detector.observe(reported("n0", rank_sample(0, again=again)), job.now)
+        assert bool(job.wait(1.0).found) == (step > 8)
+    (finding,) = job.found
+    assert finding.step == 8, "a rewind goes back before that step"
+    assert "that of step 3 for step 8, 2 in all" in finding.error
+    assert finding.confidence is Confidence.PROBABLE, "it may be on purpose"
+
+
 def test_it_is_told_of_ranks_that_told_of_no_batch_too() -> None:
     job = Job()
     job.found += job.detector.observe(reported("n0", rank_sample(0, again=BatchAgain(8, 3, 1))), job.now)
@@ -183,7 +257,18 @@ def test_steps_that_had_a_batch_again_rightly_have_another_when_they_are_trained
         job.found += job.detector.observe(reported("n0", again), job.now)
     assert job.wait().causes == [AGAIN]
     assert job.round().train(range(45, 60)).causes == [AGAIN]
-    assert job.round().train(range(35, 60), later(fair, 3)).causes == [AGAIN, OFFSET], "what was right is known"
+    assert job.round().train(range(30, 60), later(fair, 3)).causes == [AGAIN, OFFSET], "what was right is known"
+
+
+def test_where_batches_come_again_those_of_new_steps_prove_nothing() -> None:
+    """As in epochs of seven steps, of which nobody told, and of which only the first steps are taken for right."""
+
+    def in_epochs(step: int, rank: int, world: int) -> Numbers:
+        return fair(step % 7, rank, world)
+
+    job = Job().train(range(1, 50), in_epochs)
+    job.found += job.detector.observe(reported("n0", rank_sample(1, again=BatchAgain(16, 9, 1))), job.now)
+    assert job.wait().round().train(range(50, 80), in_epochs).causes == [AGAIN]
 
 
 # A restart at the wrong sample
@@ -200,7 +285,9 @@ def test_in_a_world_of_any_size(nodes: int) -> None:
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4])
-@pytest.mark.parametrize(("by", "says"), [(-9, "9 steps too early"), (5, "5 steps too late")])
+@pytest.mark.parametrize(
+    ("by", "says"), [(-9, "9 steps too early"), (-1, "1 steps too early"), (5, "5 steps too late")]
+)
 def test_data_that_begin_elsewhere_are_told_with_how_far_off(nodes: int, by: int, says: str) -> None:
     job = Job().train(range(1, 50)).round(nodes=nodes).train(range(30, 60), later(fair, by))
     (finding,) = job.found
@@ -217,13 +304,52 @@ def test_data_that_begin_from_the_start_are_found_though_no_step_is_trained_agai
     (finding,) = job.found
     assert (finding.cause, finding.step) == (OFFSET, 50)
     assert "49 steps too early" in finding.error
+    assert "unless a further epoch begins there" in finding.error
+    assert finding.confidence is Confidence.PROBABLE, "the epoch may be of 49 steps, and have ended just then"
 
 
 def test_data_that_differ_from_all_that_is_known_are_told_without() -> None:
-    job = Job().train(range(1, 50)).round().train(range(30, 60), later(fair, 1000))
+    job = Job().train(range(1, 50)).round().train(range(40, 60)).round().train(range(50, 80), later(fair, 1000))
     (finding,) = job.found
-    assert (finding.cause, finding.confidence) == (OFFSET, Confidence.UNKNOWN)
+    assert (finding.cause, finding.step, finding.confidence) == (OFFSET, 50, Confidence.UNKNOWN)
     assert "changed at random" in finding.error
+    job.round().train(range(50, 80)).round().train(range(50, 80), later(fair, 2000))
+    assert job.causes == [OFFSET], "steps had to be as they were since"
+
+
+def changed_at_random(chance: float) -> Share:
+    """Each sample is changed as it is loaded, or is not."""
+    rng = Random(5)
+    return lambda step, rank, world: [
+        each if rng.random() > chance else rng.randrange(10**6, 10**9) for each in fair(step, rank, world)
+    ]
+
+
+@pytest.mark.parametrize("chance", [1.0, 0.5, 0.05])
+def test_samples_that_are_changed_at_random_are_no_restart_at_the_wrong_one(chance: float) -> None:
+    share = changed_at_random(chance)
+    job = Job().train(range(1, 50), share)
+    for first in range(40, 400, 10):
+        job.round().train(range(first, first + 20), share)
+    assert job.found == []
+
+
+def test_a_few_steps_that_were_as_before_do_not_prove_that_all_are_to_be() -> None:
+    job = Job().train(range(1, 50)).round().train(range(43, 50)).round().train(range(40, 80), later(fair, 1000))
+    assert job.found == []
+
+
+def test_single_samples_in_a_new_order_in_each_epoch_are_no_offset() -> None:
+    """All ranks together take one sample a step."""
+    orders = [Random(epoch).sample(range(100), 100) for epoch in range(5)]
+
+    def shuffled(step: int, rank: int, world: int) -> Numbers:
+        return [] if rank else [orders[step // 100][step % 100]]
+
+    job = Job().train(range(120), shuffled)
+    for first in range(120, 400, 20):
+        job.round().train(range(first, first + 20), shuffled)
+    assert job.found == []
 
 
 def test_steps_that_were_only_seen_now_and_then_are_enough() -> None:
@@ -254,6 +380,8 @@ def test_padding_of_another_world_is_nothing_else() -> None:
     job = Job().train(range(1, 50), padded, tokens=10)
     assert job.round(nodes=1).train(range(30, 60), padded, tokens=11).found == []
     assert job.round(nodes=1).train(range(30, 60), later(padded, -3), tokens=11).causes == [OFFSET]
+    exact = Job().train(range(1, 50), padded).round().train(range(30, 60), padded)
+    assert exact.round(nodes=1).train(range(40, 80), padded).found == [], "nor where it has as many tokens"
 
 
 def test_a_world_that_takes_more_samples_a_step_is_not_compared() -> None:
@@ -274,6 +402,18 @@ def test_data_that_are_always_the_same_prove_nothing_about_where_they_begin() ->
     constant = Job(nodes=2).train(range(1, 50), lambda step, rank, world: fair(1, rank, world))
     constant.round().train(range(50, 60), lambda step, rank, world: fair(1, rank, world))
     assert OFFSET not in constant.causes
+
+
+def test_steps_that_name_no_samples_are_not_one_batch() -> None:
+    """They would be an epoch of as many steps as lie between them."""
+
+    def at_times_silent(step: int, rank: int, world: int) -> Numbers:
+        return fair(step, rank, world) if step % 7 else []
+
+    job = Job().train(range(1, 101), at_times_silent).round().train(range(101, 121), later(at_times_silent, -49))
+    assert job.causes == [OFFSET]
+    right = Job().train(range(1, 50), lambda step, rank, world: []).round().train(range(30, 60))
+    assert right.found == []
 
 
 def test_a_step_that_not_all_ranks_tell_of_is_not_judged() -> None:
@@ -322,4 +462,4 @@ def test_memory_is_bounded() -> None:
 def test_what_is_alike_is_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "_TWINS_MAX", 4)
     (finding,) = Job(nodes=4).train(range(1, 9), lambda step, rank, world: fair(step, 0, world)).found
-    assert "ranks 0-3" in finding.error
+    assert "ranks 0-4" in finding.error, "of so many others with rank 0"

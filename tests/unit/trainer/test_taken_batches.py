@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -14,13 +15,13 @@ from holdfast.api.control import RUN_DIRECTORY_VARIABLE, Assignment, record_file
 from holdfast.api.errors import InvalidInput
 from holdfast.api.rankrecord import BATCHES_KEPT, BatchZone, power_of_two_in
 from holdfast.trainer import Run
-from holdfast.trainer.batches import EPOCH_STEPS_MIN, SHARE, Batches, Pace, Taken
+from holdfast.trainer.batches import EPOCH_STEPS_MIN, FEW, REPEATS, SHARE, Batches, Pace, Taken
 from holdfast.trainer.batchprint import print_of
 from holdfast.trainer.record import RankRecord, open_record
 
 
 def batch(number: int) -> Tensor:
-    return torch.tensor([[number, 1], [number, 2]])
+    return torch.tensor([[number, each] for each in range(4)])
 
 
 def value(number: int) -> int:
@@ -69,7 +70,7 @@ def test_a_step_is_published_when_it_is_complete(process: Process) -> None:
     process.batches.completed(5, process.record)
     (told,) = process.zone.batches
     assert (told.step, told.value) == (5, (value(1) + value(2)) % 2**64)
-    assert (told.samples, told.tokens) == (4, 8)
+    assert (told.samples, told.tokens) == (8, 16)
     assert not process.batches.is_open
 
 
@@ -166,6 +167,64 @@ def test_where_epochs_are_told_none_is_guessed(process: Process) -> None:
     assert process.again == (EPOCH_STEPS_MIN + 1, 1, 1)
 
 
+class OneByOne(Process):
+    """A process whose batches are one sample each, or few."""
+
+    samples = 1
+
+    def train(self, step: int, *numbers: int) -> "Process":
+        for number in numbers:
+            self.batches.take(step, batch(number)[: self.samples], tokens=None)
+        self.batches.completed(step, self.record)
+        return self
+
+
+def test_single_samples_that_come_again_by_chance_are_none(tmp_path: Path) -> None:
+    rng = Random(3)
+    for name, among in {
+        "with replacement": (rng.randrange(500) for _ in range(3000)),
+        "in another order in each epoch": (each for _ in range(6) for each in rng.sample(range(500), 500)),
+        "one that fills up": (step if step < 500 else -1 for step in range(600)),
+    }.items():
+        process = OneByOne(tmp_path)
+        for step, number in enumerate(among, 1):
+            process.train(step, number)
+        assert process.again == (-1, -1, 0), name
+
+
+def test_single_samples_that_come_again_one_after_the_other_are_told(tmp_path: Path) -> None:
+    anew = OneByOne(tmp_path)
+    for step in range(1, 51):
+        anew.train(step, step % 40)
+    assert anew.again == (50, 10, 10 - REPEATS + 1)
+    alike = OneByOne(tmp_path)
+    for step in range(0, 20, 2):
+        alike.train(step, step).train(step + 1, step)
+    assert alike.again[:2] == (19, 18), "two loader processes that read the same"
+
+
+def test_so_are_few_samples(tmp_path: Path) -> None:
+    process = OneByOne(tmp_path)
+    process.samples = FEW
+    for step in range(1, 100):
+        process.train(step, step if step % 10 else step // 2)
+    assert process.again == (-1, -1, 0), "now and then"
+    for step in range(100, 101 + REPEATS):
+        process.train(step, 7)
+    assert process.again[:2] == (100 + REPEATS, 99 + REPEATS), "one and the same again and again"
+
+
+@pytest.mark.parametrize("length", range(200, 204))
+def test_an_epoch_that_nobody_told_is_one_however_few_of_its_steps_are_told_of(
+    process: Process, length: int
+) -> None:
+    """Of the first steps all are, and later, when they take less time, of fewer."""
+    for step in range(1, 3 * length):
+        process.batches._pace.every = 1 if step < 30 else 4
+        process.train(step, *([step % length] if step % process.batches._pace.every == 0 else []))
+    assert process.again == (-1, -1, 0)
+
+
 def test_a_batch_without_samples_is_none_that_comes_again(process: Process) -> None:
     for step in (1, 2):
         process.batches.take(step, torch.zeros(0, 2), tokens=None)
@@ -181,6 +240,19 @@ def test_of_more_than_there_is_room_for_the_oldest_are_forgotten() -> None:
     assert taken.take(6, 2 * 1) == 1
     assert taken.take(7, 0) is None, "the first of five in a set of four"
     assert [taken.take(step, 1) for step in (8, 9)] == [None, 8], "the other set has room"
+
+
+def test_an_epoch_ends_without_a_look_at_what_is_remembered_of_it() -> None:
+    """It may be some megabytes, at the end of each of many short passes."""
+    taken = Taken(8)
+    for step in range(4):
+        taken.take(step, 2 * step)
+    before = bytes(taken._content)
+    taken.forget()
+    assert bytes(taken._content) == before
+    assert [taken.take(step, 2 * (step - 4)) for step in range(4, 8)] == [None] * 4
+    assert [taken.take(step, 2 * (step - 8)) for step in range(8, 12)] == [4, 5, 6, 7], "there was room for all"
+    assert taken.take(6, 2) is None, "what was taken from there on is trained again"
 
 
 def test_prints_take_a_small_share_of_the_time() -> None:
@@ -210,7 +282,7 @@ def test_a_print_that_costs_too_much_is_taken_of_fewer_steps(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("samples", "says"),
-    [(torch.zeros(2, device="meta"), "before it goes to the device"), ("text", "give a tensor")],
+    [(torch.zeros(2, device="meta"), "before it goes to the device"), ("text", "give tensors or lists")],
 )
 def test_what_has_no_print_is_refused_with_what_to_give(process: Process, samples: object, says: str) -> None:
     with pytest.raises(InvalidInput, match="samples") as refused:
@@ -228,6 +300,20 @@ def test_what_nobody_vouches_for_is_given_up_with_one_word(
     assert not process.batches.is_open
     assert [record.message for record in caplog.records] == [caplog.records[0].message]
     assert "batches are not compared" in caplog.text
+
+
+def test_a_step_of_which_a_part_names_no_samples_names_none(
+    process: Process, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    for step, parts in enumerate([[batch(1), (batch(1), torch.ones(9))], [batch(1)[:0], batch(1)]], 1):
+        for part in parts:
+            process.batches.take_if_possible(step, part)
+        process.batches.completed(step, process.record)
+    assert [(each.value, each.samples) for each in process.zone.batches] == [(0, 0), (value(1), 4)]
+    assert [record.message for record in caplog.records] == [
+        "a batch is compared with no other step=1 error=its parts count 4 and 9 samples"
+    ]
 
 
 def test_how_many_processes_load_the_data_is_published(process: Process) -> None:
@@ -266,18 +352,12 @@ def test_a_run_publishes_what_it_is_told_of_with_the_step(tmp_path: Path) -> Non
     assert (zones[0].again_step, zones[0].first_step, zones[0].again_count) == (2, 1, 1)
 
 
-class Hostile(dict[str, object]):
-    """A user's mapping that does not do what one does."""
-
-    def values(self) -> object:  # type: ignore[override]
-        raise KeyError("not loaded")
-
-
-def test_whatever_a_loaders_object_does_training_goes_on() -> None:
-    batches = Batches()
-    batches.take_if_possible(1, Hostile())
-    batches.take_if_possible(2, torch.ones(2, 2))
-    assert batches._is_given_up
+def test_what_a_script_vouches_for_and_cannot_be_read_is_told_without_samples(process: Process) -> None:
+    process.batches.take(1, torch._neg_view(torch.ones(4, 2)), tokens=None)  # type: ignore[no-untyped-call]
+    process.batches.completed(1, process.record)
+    process.batches.take_if_possible(2, batch(1))
+    process.batches.completed(2, process.record)
+    assert [each.samples for each in process.zone.batches] == [0, 4], "and others are told all the same"
 
 
 def test_a_view_that_is_larger_than_its_memory_is_not_read() -> None:

@@ -26,8 +26,13 @@ BATCHES_REMEMBERED: Final = 1 << 20
 """How many batches of an epoch are remembered, in 16 MiB that are filled as they come."""
 _WAYS: Final = 4  # places that one batch may be in: of more than so many, the oldest is forgotten
 _WORD_BYTES: Final = 8
+_EPOCH: Final = 0x9E3779B97F4A7C15  # odd, with no pattern in its bits: the same batch of another epoch is another
 EPOCH_STEPS_MIN: Final = 64
 """Where no epochs are told: the first batch that comes again after so many steps begins a new one."""
+FEW: Final = 3
+"""Batches of so many samples or fewer come again by chance, where samples are drawn at random or shuffled anew."""
+REPEATS: Final = 8
+"""So many of them in a row, as far back as each other, do not."""
 
 
 class Taken:
@@ -43,6 +48,7 @@ class Taken:
         self._values = memoryview(mmap.mmap(-1, size * _WORD_BYTES)).cast("Q")
         self._content = mmap.mmap(-1, size * _WORD_BYTES)
         self._steps = memoryview(self._content).cast("q")  # each step plus one; 0 where there is none
+        self._mark = 0  # of this epoch: what values are marked with
         self.newest = self.first = UNKNOWN_INT
 
     def take(self, step: int, value: int) -> int | None:
@@ -54,6 +60,7 @@ class Taken:
         if self.first == UNKNOWN_INT:
             self.first = step
         self.newest = step
+        value = (value + self._mark) % 2**64
         values, steps, start = self._values, self._steps, value % self._sets * _WAYS
         oldest = start
         for place in range(start, start + _WAYS):
@@ -67,18 +74,33 @@ class Taken:
         return None
 
     def forget(self) -> None:
-        """An epoch is over: all may come again."""
-        self._all_steps().zero_()
+        """An epoch is over: all may come again. What it left is found no more, and makes room first."""
+        self._mark = (self._mark + _EPOCH) % 2**64
         self.newest = self.first = UNKNOWN_INT
 
     def _forget_from(self, step: int) -> None:
-        known = self._all_steps()
+        known = torch.frombuffer(self._content, dtype=torch.int64)
         known[known > step] = 0
         if self.first >= step:
             self.first = UNKNOWN_INT
 
-    def _all_steps(self) -> torch.Tensor:
-        return torch.frombuffer(self._content, dtype=torch.int64)
+
+class Repeats:
+    """How many batches in a row came again as far back as each other; those of one sample each another.
+
+    Samples that are drawn at random, or in another order in an epoch that nobody tells of, come again now and
+    then, and so does what fills a place. A loader that begins anew, or whose processes all read the same, goes on.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._steps_back = self._value = UNKNOWN_INT
+
+    def take(self, steps_back: int, value: int, samples: int) -> None:
+        """The batch `value` came again after so many steps."""
+        goes_on = steps_back == self._steps_back and (samples > 1 or value != self._value)
+        self.count = self.count + 1 if goes_on else 1
+        self._steps_back, self._value = steps_back, value
 
 
 class Pace:
@@ -112,11 +134,14 @@ class Batches:
         """`clock_ns` says how long prints take."""
         self._clock_ns = clock_ns
         self._taken: Taken | None = None  # made when the first is told
+        self._repeats = Repeats()
         self._pace = Pace()
         self._epoch: int | None = None
         self._step = UNKNOWN_INT  # what is told of so far, and not complete
         self._value = self._samples = 0
         self._tokens: int | None = None
+        self._is_silent = False  # nobody can say which samples the step has
+        self._has_said_why = False
         self._is_given_up = False
         self._spent_ns = 0
 
@@ -133,6 +158,7 @@ class Batches:
 
     def forget(self) -> None:
         """What was taken may come again."""
+        self._repeats = Repeats()
         if self._taken is not None:
             self._taken.forget()
 
@@ -151,7 +177,7 @@ class Batches:
             fix = "give the batch before it goes to the device: its print is not worth waiting for one"
             raise InvalidInput(Problem(field="samples", value=f"a tensor on {error}", fix=fix)) from error
         if told is None:
-            fix = "give a tensor, or mappings, tuples or lists of tensors, whose first dimension is samples"
+            fix = "give tensors or lists of strings, in mappings, tuples or lists, with samples first"
             raise InvalidInput(Problem(field="samples", value=type(samples).__name__, fix=fix))
         self._add(step, told, tokens)
         self._spent_ns += self._clock_ns() - began_ns
@@ -164,15 +190,20 @@ class Batches:
             return
         try:
             self.take(step, samples, tokens=None)
-        except Exception as error:  # Nobody asked for it: whatever the loader's objects do, training goes on.
+        except InvalidInput as error:
             self._is_given_up = True
             logger.info("batches are not compared: one has no print step=%d error=%s", step, error)
 
     def _add(self, step: int, told: BatchSum, tokens: int | None) -> None:
         known = told.tokens if tokens is None else tokens
+        if told.silent and not self._has_said_why:
+            self._has_said_why = True
+            logger.info("a batch is compared with no other step=%d error=%s", step, told.silent)
         if step != self._step:
             self._step, self._value, self._samples, self._tokens = step, told.value, told.samples, known
+            self._is_silent = bool(told.silent)
             return
+        self._is_silent = self._is_silent or bool(told.silent)
         self._value = (self._value + told.value) % 2**64
         self._samples += told.samples
         self._tokens = None if self._tokens is None or known is None else self._tokens + known
@@ -181,6 +212,8 @@ class Batches:
         """Step `step` is complete: publish what it was trained with."""
         began_ns = self._clock_ns()
         if step == self._step:
+            if self._is_silent:
+                self._value = self._samples = 0
             again = self._again(step) if self._samples else None
             told = UNKNOWN_INT if self._tokens is None else self._tokens
             record.batch(BatchPrint(step, self._value, self._samples, told, time.monotonic_ns()), again)
@@ -190,14 +223,21 @@ class Batches:
         self._spent_ns = 0
 
     def _again(self, step: int) -> int | None:
-        """For which step of this epoch the batch was taken before, None where it was not."""
+        """For which step of this epoch the batch was taken before. None: for none, or it has few samples and may
+        have come again by chance.
+        """
         if self._taken is None:
             self._taken = Taken()
         taken, first = self._taken, self._taken.first
         before = taken.take(step, self._value)
-        if before is None or self._epoch is not None or before != first or step - before < EPOCH_STEPS_MIN:
-            return before
-        # What is gone through again from its beginning is a further epoch of a script that tells of none.
-        taken.forget()
-        taken.take(step, self._value)
-        return None
+        if before is None:
+            return None
+        # Of the first batches, one is of a step that is still told of, however many others are not any more.
+        is_beginning = before < first + self._pace.every and step - before >= EPOCH_STEPS_MIN
+        if self._epoch is None and is_beginning:
+            # What is gone through again from its beginning is a further epoch of a script that tells of none.
+            self.forget()
+            taken.take(step, self._value)
+            return None
+        self._repeats.take(step - before, self._value, self._samples)
+        return before if self._samples > FEW or self._repeats.count >= REPEATS else None

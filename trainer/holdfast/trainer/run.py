@@ -135,11 +135,12 @@ class Run:
     def batch(self, step: int, samples: object, *, tokens: int | None = None) -> None:
         """This rank takes `samples` for `step`; of several calls for a step, all of them. Before `step`.
 
-        A tensor, or mappings, tuples or lists of tensors, in host memory, with samples first; `tokens`
+        Tensors in host memory or lists of strings, in mappings, tuples or lists, with samples first; `tokens`
         is how many there are, where the first tensor is not all tokens. So the watchdog finds a batch that comes
-        twice and a restart at the wrong sample (docs/detectors.md). `Checkpointer.steps` does it unasked.
+        twice and a restart at the wrong sample (docs/detectors.md). `Checkpointer.steps` does it unasked. The log
+        tells once of a batch whose samples cannot be told, which is compared with no other.
 
-        Raises InvalidInput for tensors on a device, and where there is no tensor.
+        Raises InvalidInput for tensors on a device, and where there is nothing that has samples.
         """
         self._batches.take(step, samples, tokens=tokens)
 
