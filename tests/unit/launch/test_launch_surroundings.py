@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.agent.launch.child import wait_for_listener
 from holdfast.agent.launch.ending import last_completed
-from holdfast.agent.launch.host import ReservedPorts, address_towards, is_loopback
+from holdfast.agent.launch.host import ReservedPorts, _is_free_on_all, address_towards, is_loopback
 from holdfast.agent.launch.launcher import Outcome
 from holdfast.agent.launch.localset import Start
 from holdfast.agent.launch.logs import LogFollower, ending, log_path, tail
@@ -82,6 +82,29 @@ def test_gloo_is_kept_on_the_loopback_interface_unless_told_otherwise() -> None:
     assert environment_of("127.0.0.1", {"OMP_NUM_THREADS": "8"})["OMP_NUM_THREADS"] == "8"
     assert is_loopback("localhost")
     assert not is_loopback("node-7")
+
+
+def test_a_port_that_is_in_use_on_another_address_of_the_host_is_not_reserved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_at: list[int] = []
+
+    def is_free(port: int) -> bool:
+        looked_at.append(port)
+        return len(looked_at) > 2
+
+    monkeypatch.setattr("holdfast.agent.launch.host._is_free_on_all", is_free)
+    with ReservedPorts("127.0.0.1", 1) as ports:
+        assert list(ports.numbers) == looked_at[2:]
+    monkeypatch.setattr("holdfast.agent.launch.host._is_free_on_all", lambda _: False)
+    with pytest.raises(Unavailable, match="64 ports in a row are in use on another address"):
+        ReservedPorts("127.0.0.1", 1)
+
+
+def test_a_connection_from_a_port_keeps_a_store_from_having_it() -> None:
+    with socket.create_server(("127.0.0.2", 0)) as server:
+        with socket.create_connection(server.getsockname(), source_address=("127.0.0.3", 0)) as connection:
+            assert not _is_free_on_all(connection.getsockname()[1])
 
 
 def test_a_reserved_port_is_given_to_nobody_else_and_can_be_listened_on() -> None:

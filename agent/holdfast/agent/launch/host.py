@@ -14,11 +14,12 @@ import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from holdfast.api.errors import Unavailable
 
 _GPU_NODE = re.compile(r"nvidia\d+")
+_TRIES: Final = 64
 
 
 class ReservedPorts:
@@ -28,16 +29,7 @@ class ReservedPorts:
         self._sockets: list[socket.socket] = []
         try:
             for _ in range(count):
-                reserved = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-                self._sockets.append(reserved)
-                reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    reserved.bind((address, 0))
-                except OSError as error:
-                    # Behind address translation the address others use is not one of this host's own.
-                    if error.errno != errno.EADDRNOTAVAIL:
-                        raise
-                    reserved.bind(("", 0))
+                self._sockets.append(_reserved(address))
         except OSError as error:
             self.close()
             raise Unavailable(f"no port can be reserved on {address}: {error}") from error
@@ -62,6 +54,44 @@ class ReservedPorts:
 
     def __exit__(self, *raised: object) -> None:
         self.close()
+
+
+def _reserved(address: str) -> socket.socket:
+    """A socket on a port of `address` that nobody uses on another address of this host either: stores listen on all
+    of them. Raises OSError.
+    """
+    for _ in range(_TRIES):
+        reserved = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        try:
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                reserved.bind((address, 0))
+            except OSError as error:
+                # Behind address translation the address others use is not one of this host's own.
+                if error.errno != errno.EADDRNOTAVAIL:
+                    raise
+                reserved.bind(("", 0))
+            if _is_free_on_all(reserved.getsockname()[1]):
+                return reserved
+        except BaseException:
+            reserved.close()
+            raise
+        reserved.close()
+    raise OSError(errno.EADDRINUSE, f"{_TRIES} ports in a row are in use on another address of this host")
+
+
+def _is_free_on_all(port: int) -> bool:
+    """A connection of this host that began from the port, on another address, keeps a store from listening."""
+    is_dual = socket.has_dualstack_ipv6()
+    with socket.socket(socket.AF_INET6 if is_dual else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_dual:
+            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        try:
+            probe.bind(("::" if is_dual else "", port))
+        except OSError:
+            return False
+        return True
 
 
 def address_towards(host: str, port: int) -> str:
