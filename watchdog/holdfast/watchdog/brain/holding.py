@@ -1,8 +1,8 @@
 """What a job holds and what for: from its state to the lanes of its ledger.
 
-Each member that is there holds its GPUs. Those with ranks hold them as one; so does who was lost of them, while their
-round is shown. The roster keeps all figures: nothing here walks over members, but where the spec has several prices
-and a round is new, or members without ranks changed.
+Each member that is there holds its GPUs. Those with ranks hold them as one; so does who was lost of them, while
+their round is shown. The roster keeps all figures: nothing here walks over members, but where the spec has several
+prices and a round is new, or members without ranks changed.
 """
 
 from collections.abc import Iterable, Iterator

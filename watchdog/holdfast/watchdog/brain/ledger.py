@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.api.ledger import NOTHING, OF_STEPS, Amount, Row
+from holdfast.api.ledger import MONEY_UNITS, NOTHING, OF_STEPS, Amount, Row
 from holdfast.watchdog.brain.accounts import NOBODY, Accounts, Charge, Stretch
 
 # Beyond this many, every second one of the older half goes, but for those of the newest checkpoints.
@@ -138,6 +138,12 @@ class Ledger(msgspec.Struct, frozen=True):
     def held_s(self) -> float:
         """Wall time in which the job was suspended, of the spells that have ended."""
         return self.accounts.of(Row.SUSPENDED).wall_us / 1e6
+
+    @property
+    def price_of_now(self) -> float | None:
+        """What a GPU with a rank costs for an hour, in the mean; None while none has one, or nobody says."""
+        gpus = self.ranks.gpus if self.ranks is not None else 0
+        return self.rate / gpus / MONEY_UNITS if gpus and self.rate else None
 
     def begin(self, now: float) -> "Ledger":
         """The ledger once a round was shown, which nobody has entered yet."""
