@@ -131,8 +131,8 @@ class JobStatus(msgspec.Struct, frozen=True):
     succeeded or failed, None before. `observed`: what would be done about faults is told, and nothing is done.
     `step_age_s` is how long ago the newest step was complete, while the job trains; None when no step is seen.
     `tests` are the self-tests that are waited for, the first 16 of `tests_total`. `unfollowed` is why the script
-    could not do what `faultPolicy.loss` asks for, empty while nothing speaks against it. `bill` is what it has cost;
-    None without a price, and before the first member joined.
+    could not do what `faultPolicy.loss` asks for, empty while nothing speaks against it. `bill` is what it has
+    cost; None without a price, and before the first member joined.
     """
 
     job: str

@@ -13,8 +13,8 @@ EARLIER_DAYS: Final = "earlier"
 
 
 def report_of(state: JobState, now: float) -> LedgerReport:
-    """Every entry of the ledger at `now`, the oldest first. Evidence that came later counts: an incident's cause and
-    node are those of now, as long as the state keeps it.
+    """Every entry of the ledger at `now`, the oldest first. Evidence that came later counts: the cause and node of
+    an incident are those of now, as long as the state keeps it.
     """
     accounts, policy, spent = state.ledger.at(now), state.policy, state.ledger.spent(now)
     known = {each.id: charge_of(each, each.id) for each in state.incidents}

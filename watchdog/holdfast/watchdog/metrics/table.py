@@ -145,8 +145,8 @@ _ROWS: Final[tuple[tuple[str, ...], ...]] = (
     ("holdfast_job_gpu_seconds_total", "GPU time held, with and without ranks.", JOB),
     (
         "holdfast_job_gpu_time_seconds",
-        "GPU time by what it was: the rows of the ledger, which sum to what was held. What a restore discards moves"
-        " to ComputedAgain.",
+        "GPU time by what it was: the rows of the ledger, which sum to what was held. What a restore discards"
+        " moves to ComputedAgain.",
         JOB,
         "row",
     ),
