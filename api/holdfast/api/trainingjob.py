@@ -200,7 +200,7 @@ class Cost(Section):
     ] = "USD"
     """An ISO 4217 code."""
     prices: Annotated[tuple[PriceOf, ...], Field(max_length=64)] = ()
-    """What GPUs of a product, or of a kind of capacity, cost instead. Of those that fit, what names most counts."""
+    """What GPUs of a product, or of a kind of capacity, cost instead. What fits and names most counts."""
     budget: BudgetSpec | None = None
     """What the job may cost."""
 

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from holdfast.api.errors import InvalidInput, Problem
-from holdfast.api.ledger import Amount, Entry, LedgerReport, Row
+from holdfast.api.ledger import NOTHING, Amount, Entry, LedgerReport, Row
 from holdfast.cli.ledgerfile import read_ledger, write_ledger
 from holdfast.cli.output import ExitCode, Format, emit, remark, table
 from holdfast.cli.site import open_site
@@ -63,16 +63,15 @@ class CostTable(msgspec.Struct, frozen=True):
 
 def cost_table(reports: Sequence[LedgerReport], by: By) -> CostTable:
     """The ledgers by a key. Money of different currencies is never added."""
-    sums: dict[tuple[str, str], list[int]] = {}
-    totals: dict[str, list[int]] = {}
+    sums: dict[tuple[str, str], Amount] = {}
+    totals: dict[str, Amount] = {}
     for report in reports:
         for entry in report.entries:
-            key = (KEYS[by](report, entry) or NOBODY, report.currency)
-            for into in (sums.setdefault(key, [0, 0]), totals.setdefault(report.currency, [0, 0])):
-                into[0] += entry.gpu_us
-                into[1] += entry.money
-    whole_us = sum(gpu_us for gpu_us, _ in totals.values())
-    lines = [_line(key, *found, currency, whole_us) for (key, currency), found in sums.items()]
+            key, amount = KEYS[by](report, entry) or NOBODY, Amount(entry.gpu_us, 0, entry.money)
+            sums[key, report.currency] = sums.get((key, report.currency), NOTHING) + amount
+            totals[report.currency] = totals.get(report.currency, NOTHING) + amount
+    whole_us = sum(each.gpu_us for each in totals.values())
+    lines = [_line(key, amount, currency, whole_us) for (key, currency), amount in sums.items()]
     order = [each.value for each in Row]
     if by is By.PHASE:
         lines.sort(key=lambda each: order.index(each.key))
@@ -80,13 +79,12 @@ def cost_table(reports: Sequence[LedgerReport], by: By) -> CostTable:
         lines.sort(key=lambda each: (each.key.isalpha() is False, each.key))  # what is earlier than all days first
     else:
         lines.sort(key=lambda each: (each.key == NOBODY, -each.gpu_hours, each.key))
-    told = [_line("total", *found, currency, whole_us) for currency, found in totals.items()]
+    told = [_line("total", amount, currency, whole_us) for currency, amount in totals.items()]
     return CostTable(by.value, tuple(lines), tuple(told))
 
 
-def _line(key: str, gpu_us: int, money: int, currency: str, whole_us: int) -> CostLine:
-    amount = Amount(gpu_us, 0, money)
-    share = gpu_us / whole_us if whole_us else 0.0
+def _line(key: str, amount: Amount, currency: str, whole_us: int) -> CostLine:
+    share = amount.gpu_us / whole_us if whole_us else 0.0
     return CostLine(key, amount.gpu_hours, share, amount.price if currency else None, currency)
 
 

@@ -179,8 +179,8 @@ def write_worth(page: Page, state: JobState, *, step_time_s: float | None, now: 
         page.put("holdfast_job_time_seconds", spent.useful_s, job, "useful")
         page.put("holdfast_job_time_seconds", spent.lost_s, job, "lost")
     if state.policy is not None and (price := state.policy.gpu_hour) is not None:
-        amount = state.ledger.price_of_now
-        page.put("holdfast_job_gpu_hour_cost", price.amount if amount is None else amount, job, price.currency)
+        mean = state.ledger.price_of_now
+        page.put("holdfast_job_gpu_hour_cost", price.amount if mean is None else mean, job, price.currency)
         if (budget := state.policy.budget) is not None:
             page.put("holdfast_job_budget", budget.amount, job, price.currency)
             page.put("holdfast_job_budget_alert_ratio", budget.alert_ratio, job)
