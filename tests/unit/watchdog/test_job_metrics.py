@@ -201,7 +201,11 @@ def test_time_is_useful_lost_or_suspended_and_money_is_counted_at_the_price_of_i
     ]
     assert lines(page, "holdfast_job_ettr_ratio") == [f"{{}} {30 / 45}"]
     assert lines(page, "holdfast_job_gpu_seconds_total") == ["{} 110.0"]
-    assert lines(page, "holdfast_job_gpu_time_seconds") == ['{spent="useful"} 60.0', '{spent="lost"} 30.0']
+    by_row = lines(page, "holdfast_job_gpu_time_seconds")
+    assert '{row="Productive"} 60.0' in by_row
+    assert sum(float(each.split()[1]) for each in by_row) == 110.0
+    money = [float(each.split()[1]) for each in lines(page, "holdfast_job_gpu_time_cost")]
+    assert sum(money) == pytest.approx(1.1)
     assert lines(page, "holdfast_job_cost_total") == [f'{{currency="EUR"}} {0.7 + 2 * 20 * 0.01}']
     assert lines(page, "holdfast_job_gpu_hour_cost") == ['{currency="EUR"} 2.5']
 
