@@ -19,7 +19,7 @@ PRICE = GpuHour(36.0, "EUR")  # a cent a second
 
 def entered(story: Story) -> Story:
     for share in story.round.ranks:
-        story.tell(MemberEntered(share.member, story.round.number, True))
+        story.tell(MemberEntered(share.member, story.round.number, reentrant=True))
     return story
 
 

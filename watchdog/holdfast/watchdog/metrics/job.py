@@ -179,7 +179,7 @@ def write_worth(page: Page, state: JobState, *, step_time_s: float | None, now: 
         page.put("holdfast_job_time_seconds", spent.useful_s, job, "useful")
         page.put("holdfast_job_time_seconds", spent.lost_s, job, "lost")
     if state.policy is not None and (price := state.policy.gpu_hour) is not None:
-        mean = state.ledger.price_of_now
+        mean = state.ledger.price_of_now if state.policy.prices else None
         page.put("holdfast_job_gpu_hour_cost", price.amount if mean is None else mean, job, price.currency)
         if (budget := state.policy.budget) is not None:
             page.put("holdfast_job_budget", budget.amount, job, price.currency)
