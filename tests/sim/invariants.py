@@ -203,6 +203,11 @@ class Invariants:
         self._held_us += self._held * (now_us - self._counted_us)
         self._counted_us, self._held = now_us, self._gpus_held()
 
+    def held_us(self) -> int:
+        """The GPU time that was held up to now, in microseconds of one GPU."""
+        self.counted()
+        return self._held_us
+
     def _gpus_held(self) -> int:
         """Counted member by member: who is there, and who was lost of the round that is shown."""
         state, ended = self.world.job.state, (JobPhase.SUCCEEDED, JobPhase.FAILED)

@@ -154,6 +154,8 @@ def _asked(target: Target) -> Iterable[LedgerReport]:
     if target.job is not None:
         yield site.source().ledger()
         return
+    names_place = target.namespace is not None or target.all_namespaces
     for each in site.statuses():
-        one = dataclasses.replace(target, job=each.job, namespace=None, all_namespaces=False)
+        namespace = each.job.partition("/")[0] if names_place else None
+        one = dataclasses.replace(target, job=each.job, namespace=namespace, all_namespaces=False)
         yield open_site(one).source().ledger()
