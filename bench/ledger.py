@@ -2,9 +2,9 @@
 
     python bench/ledger.py [--runs 20] [--members 12500]
 
-Each run is a random schedule of faults (tests/sim) of which every GPU-second is counted twice: by the ledger, and by a
-walk over all members after every event. Then the money of a large cluster comes out of the ledger, and the time
-of one step report of a large job is measured with the ledger's part of it.
+Each run is a random schedule of faults (tests/sim) of which every GPU-second is counted twice: by the ledger, and
+by a walk over all members after every event. Then the money of a large cluster comes out of the ledger, and the
+time of one step report of a large job is measured with the ledger's part of it.
 """
 
 import argparse

@@ -177,7 +177,7 @@ class PriceOf(Section):
     def _says_of_which(self) -> Self:
         if self.gpu is None and self.capacity is None:
             fix = "name a GPU product, a capacity, or both; cost.gpuHour is the price of all others"
-            raise contradiction("gpu", self.gpu, fix)
+            raise contradiction("gpu", "(missing)", fix)
         return self
 
 

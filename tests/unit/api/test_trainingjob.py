@@ -315,8 +315,8 @@ BAD_SPECS: list[tuple[dict[str, Any], str]] = [
     ({"cost": {}}, "spec.cost.gpuHour: (missing) is not accepted; add it"),
     (
         {"cost": {"gpuHour": 1, "prices": [{"gpuHour": 2}]}},
-        "spec.cost.prices[0].gpu: (missing) is not accepted; name a GPU product, a capacity, or both; cost.gpuHour is"
-        " the price of all others",
+        "spec.cost.prices[0].gpu: (missing) is not accepted; name a GPU product, a capacity, or both; "
+        "cost.gpuHour is the price of all others",
     ),
     (
         {"cost": {"gpuHour": 1, "prices": [{"gpu": "A", "gpuHour": 2}, {"gpu": "A", "gpuHour": 3}]}},

@@ -30,7 +30,7 @@ def stepped(story: Story, step: int, data_us: int = 0, checkpoint_us: int = 0) -
 
 
 def started(nodes: int = 2, *, joined: int | None = None, **fields: object) -> Story:
-    """Members that join at 1000, are shown their round at once and enter it at 1002; step 1 is complete at 1005."""
+    """Members join at 1000, are shown their round at once and enter it at 1002; step 1 is complete at 1005."""
     story = Story(nodes_max=nodes, nodes_min=nodes, gpu_hour=PRICE, processes_per_node=8, **fields)
     story.join(*range(1, (joined or nodes) + 1))
     story.now += 2.0
@@ -179,7 +179,8 @@ def test_what_a_node_is_sets_its_price() -> None:
     spent = story.state.ledger.at(story.now).total().price - before
     assert spent == pytest.approx(8 * (0.072 + 0.72 + 0.1))
     bill = bill_of(story.state, story.now)
-    assert bill is not None and (bill.currency, bill.budget, bill.alert_ratio) == ("EUR", 20.0, 0.5)
+    assert bill is not None
+    assert (bill.currency, bill.budget, bill.alert_ratio) == ("EUR", 20.0, 0.5)
     assert bill.amount == pytest.approx(before + spent)
 
 

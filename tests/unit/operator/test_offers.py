@@ -14,7 +14,7 @@ SPOT, ON_DEMAND = Capacity.SPOT, Capacity.ON_DEMAND
         ({}, None),
         ({"kubernetes.io/hostname": "a"}, None),
         ({"nvidia.com/gpu.product": "H100"}, Offer("H100")),
-        ({"cloud.google.com/gke-accelerator": "nvidia-l4", "cloud.google.com/gke-spot": "true"}, Offer("nvidia-l4", SPOT)),
+        ({"cloud.google.com/gke-accelerator": "l4", "cloud.google.com/gke-spot": "true"}, Offer("l4", SPOT)),
         ({"karpenter.sh/capacity-type": "on-demand"}, Offer(capacity=ON_DEMAND)),
         ({"karpenter.sh/capacity-type": "spot"}, Offer(capacity=SPOT)),
         ({"karpenter.sh/capacity-type": "reserved"}, None),
