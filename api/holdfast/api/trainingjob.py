@@ -49,7 +49,7 @@ from holdfast.api.policy import (
     ThermalPolicy,
 )
 from holdfast.api.quantity import Duration, Interval, Percent, Share, Steps
-from holdfast.api.section import Section, contradiction, parse
+from holdfast.api.section import MISSING, Section, contradiction, parse
 from holdfast.api.selftest import TestLevel
 
 TEAM_LABEL = "holdfast.dev/team"
@@ -177,7 +177,7 @@ class PriceOf(Section):
     def _says_of_which(self) -> Self:
         if self.gpu is None and self.capacity is None:
             fix = "name a GPU product, a capacity, or both; cost.gpuHour is the price of all others"
-            raise contradiction("gpu", "(missing)", fix)
+            raise contradiction("gpu", MISSING, fix)
         return self
 
 
@@ -211,7 +211,7 @@ class Cost(Section):
             if each in named[:at]:
                 says = " ".join(part for part in each if part)
                 raise contradiction(
-                    f"prices.{at}.gpuHour", self.prices[at].gpu_hour, f"say the price of {says} once"
+                    f"prices[{at}].gpuHour", self.prices[at].gpu_hour, f"say the price of {says} once"
                 )
         return self
 
