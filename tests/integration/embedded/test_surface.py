@@ -245,9 +245,7 @@ def accounted(surface: Surface) -> None:
     total = known["totals"][0]
     assert total["gpu_hours"] > 0
     assert total["money"] == pytest.approx(2.5 * total["gpu_hours"], rel=1e-6)
-    assert {"Productive", "Detecting", "Suspended", "IdleSpare", "Loading"} <= {
-        each["key"] for each in known["lines"]
-    }
+    assert {"Productive", "Detecting", "IdleSpare", "Loading"} <= {each["key"] for each in known["lines"]}
     for by in ("phase", "incident", "cause", "node", "day", "team", "job"):
         found = surface.told("cost", "--by", by)
         summed = sum(each["gpu_hours"] for each in found["lines"])

@@ -222,3 +222,23 @@ def test_a_job_that_has_ended_holds_nothing() -> None:
     story.now += 1000.0
     assert rows(story) == held
     assert sum(held.values()) == 16 * 15.0
+
+
+def test_a_script_that_tells_of_steps_later_was_loading_until_then() -> None:
+    story = Story(nodes_max=1, gpu_hour=PRICE).join(1)
+    story.now += 1.0
+    story.tell(MemberEntered("node-1", story.round.number, reentrant=False))
+    story.now += 2.0
+    assert rows(story)["Unjudged"] == 2.0, "nothing is known of its steps"
+    story.tell(MemberEntered("node-1", story.round.number, reentrant=True))
+    story.now += 3.0
+    stepped(story, 1)
+    assert rows(story) == {"Forming": 1.0, "Loading": 5.0}
+
+
+def test_what_a_script_does_that_tells_no_steps_stays_unjudged() -> None:
+    story = Story(nodes_max=1, gpu_hour=PRICE).join(1)
+    story.tell(MemberEntered("node-1", story.round.number, reentrant=False))
+    story.now += 60.0
+    story.die(1, began_at=story.now - 2.0)
+    assert rows(story) == {"Unjudged": 58.0, "Detecting": 2.0}

@@ -62,7 +62,8 @@ def holding(before: JobState, after: JobState) -> Holding:
         idle -= gpus
         rate = prices.of_some(members.idle(ranked), gpus)
     else:
-        row, charge = _row(after, policy), _charge(before, after)
+        row = _row(after, policy)
+        charge = _charge(before, after, row)
         shown = isinstance(after.desired, Round)
         gpus = after.round.world_size if shown else _there(after) * size - idle - tested - apart
         rate = prices.of_ranks(gpus)
@@ -80,7 +81,7 @@ def _row(state: JobState, policy: Policy) -> Row:
     if isinstance(state.desired, Round):
         if recovery is not None and recovery.incidents:
             return Row.DECIDING
-        if state.phase is JobPhase.RUNNING:
+        if state.phase is JobPhase.RUNNING and (state.ledger.stepped_at is not None or not state.publishes):
             return Row.UNJUDGED
         return Row.FORMING if state.ledger.entered < len(state.desired.ranks) else Row.LOADING
     if waiting_for_tests(state) is not None or state.phase is JobPhase.PREFLIGHT:
@@ -109,14 +110,14 @@ def _evicted(state: JobState, prices: "_Prices") -> Iterator[Lane]:
             yield Lane(Row.IDLE_SPARE, gpus, prices.of_some(there, gpus), charge)
 
 
-def _charge(before: JobState, after: JobState) -> Charge:
+def _charge(before: JobState, after: JobState, row: Row) -> Charge:
     """Whom the ranks are charged to: the fault that is healed, from its finding to the first step after it."""
     recovery, lane, newest = after.recovery, after.ledger.ranks, after.round
     if recovery is not None and recovery.incidents:
         known = lane.charge if lane is not None else NOBODY
         id = recovery.incidents[0]
         return known if known.incident == id else charge_of(_incident(after, id), id)
-    if after.phase is JobPhase.RUNNING or newest is None:
+    if row is Row.UNJUDGED or newest is None:
         return NOBODY
     if newest is before.round:
         return lane.charge if lane is not None else NOBODY

@@ -222,7 +222,8 @@ class Ledger(msgspec.Struct, frozen=True):
         if lane is None:
             return self
         until = max(microseconds(at), lane.since)
-        accounts = self.accounts.book(lane.row, lane.stretch(lane.since, until, wall=True), lane.charge)
+        row = Row.LOADING if lane.row is Row.UNJUDGED else lane.row
+        accounts = self.accounts.book(row, lane.stretch(lane.since, until, wall=True), lane.charge)
         return msgspec.structs.replace(
             self,
             accounts=accounts,
@@ -333,8 +334,11 @@ class Ledger(msgspec.Struct, frozen=True):
             return accounts
         row, charge = lane.row, lane.charge
         breaks = ranks is not None and row in BREAKABLE and ranks.row is not row
-        if breaks and row is Row.UNJUDGED and self.stepped_at is not None:
-            row = Row.COMPUTED_AGAIN  # the step that was broken off
+        if ranks is not None and row is Row.UNJUDGED:
+            if self.stepped_at is not None:
+                row = Row.COMPUTED_AGAIN  # the step that was broken off
+            elif ranks.row is Row.LOADING:
+                row = Row.LOADING  # it tells of steps after all, and has made none
         if not breaks or fault_at is None or ranks is None or ranks.charge == lane.charge:
             return accounts.book(row, lane.stretch(lane.since, at, wall=True), charge)
         began = min(max(lane.since, microseconds(fault_at)), at)
