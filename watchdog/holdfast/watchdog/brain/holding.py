@@ -5,7 +5,7 @@ their round is shown. The roster keeps all figures: nothing here walks over memb
 prices and a round is new, or members without ranks changed.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from typing import Final
 
 from holdfast.api.event import Event, FindingMade, PodChanged
@@ -54,22 +54,22 @@ def holding(before: JobState, after: JobState) -> Holding:
         return Holding(lane, currency=currency)
     evicted = tuple(_evicted(after, prices))
     apart = sum(each.gpus for each in evicted)
-    size, members, ranked = policy.processes_per_node, after.members, after.ranked()
-    idle, tested = len(members.idle(ranked)) * size - apart, len(members.tested(ranked)) * size
+    size, tests = policy.processes_per_node, after.members.tested(after.ranked())
+    idle, tested = _idle(after) * size - apart, len(tests) * size
     if after.round is None:
         charge, row = NOBODY, Row.SELF_TEST if after.phase is JobPhase.PREFLIGHT else Row.WAITING_FOR_NODES
         gpus = min(max(0, idle), policy.nodes_max * size)
         idle -= gpus
-        rate = prices.of_some(members.idle(ranked), gpus)
+        rate = prices.of_idle(gpus)
     else:
         row = _row(after, policy)
         charge = _charge(before, after, row)
         shown = isinstance(after.desired, Round)
         gpus = after.round.world_size if shown else _there(after) * size - idle - tested - apart
         rate = prices.of_ranks(gpus)
-    sides = [Lane(Row.IDLE_SPARE, idle, prices.of_some(members.idle(ranked), idle))] if idle > 0 else []
+    sides = [Lane(Row.IDLE_SPARE, idle, prices.of_idle(idle))] if idle > 0 else []
     if tested > 0:
-        sides.append(Lane(Row.SELF_TEST, tested, prices.of_some(members.tested(ranked), tested)))
+        sides.append(Lane(Row.SELF_TEST, tested, prices.of_some(tests, tested)))
     fault = _incident(after, charge.incident) if _is_new(after, charge) else None
     lane = Lane(row, gpus, rate, charge)
     return Holding(lane, (*sides, *evicted), fault.began_at if fault is not None else None, currency)
@@ -96,6 +96,17 @@ def _there(state: JobState) -> int:
     """How many members hold their node. One that was not heard of since the watchdog started may."""
     members = state.members
     return len(members) - len(members.absent()) + len(members.unheard())
+
+
+def _idle(state: JobState) -> int:
+    """How many members hold their node and have neither ranks nor a test."""
+    return len(state.members.beyond(state.ranked())) - len(_unused(state))
+
+
+def _unused(state: JobState) -> Set[str]:
+    """Names of the members without ranks that hold nothing, or are tested: few, as a rule."""
+    members, ranked = state.members, state.ranked()
+    return ((members.absent() & members.beyond(ranked)) - members.unheard()) | members.tested(ranked)
 
 
 def _evicted(state: JobState, prices: "_Prices") -> Iterator[Lane]:
@@ -180,6 +191,15 @@ class _Prices:
             return state.ledger.rate
         world = state.round.world_size
         return self._sum((share.node for share in state.round.ranks), size) * gpus // world if world else 0
+
+    def of_idle(self, gpus: int) -> int:
+        """Of `gpus` of the members that have neither ranks nor a test."""
+        if not self.policy.prices:
+            return gpus * self._one
+        state = self._state
+        unused = _unused(state)
+        names = [name for name in state.members.beyond(state.ranked()) if name not in unused]
+        return self.of_some(names, gpus)
 
     def of_some(self, names: Iterable[str], gpus: int) -> int:
         """Of `gpus` of the members of these names: each costs what they cost in the mean."""

@@ -98,10 +98,6 @@ def _stayed(member: Member, among: Set[str], at: float) -> bool:
     return member.standing is MemberState.PRESENT and member.joined_at <= at and member.name in among
 
 
-def _is_idle(member: Member, among: Set[str], at: float) -> bool:
-    return member.standing in (MemberState.PRESENT, MemberState.UNKNOWN) and member.name not in among
-
-
 def _is_tested(member: Member, among: Set[str], at: float) -> bool:
     return member.standing is MemberState.TESTING and member.name not in among
 
@@ -111,7 +107,6 @@ UNHEARD: Final = Selection(lambda member, among, at: member.standing is MemberSt
 RESPAWNED: Final = Selection(lambda member, among, at: not member.reentrant)
 BEYOND: Final = Selection(lambda member, among, at: member.name not in among)
 STAYED: Final = Selection(_stayed)
-IDLE: Final = Selection(_is_idle)
 TESTED: Final = Selection(_is_tested)
 
 
@@ -219,10 +214,6 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
     def beyond(self, names: Set[str]) -> Set[str]:
         """Names of the members that are not among `names`; remembered for the `names` last asked about."""
         return self._selected(BEYOND, names)
-
-    def idle(self, names: Set[str]) -> Set[str]:
-        """Names of those beyond `names` that are there, or may be, and not tested; remembered as `beyond` is."""
-        return self._selected(IDLE, names)
 
     def tested(self, names: Set[str]) -> Set[str]:
         """Names of the members beyond `names` whose devices are tested; remembered as `beyond` is."""
