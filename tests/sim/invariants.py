@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+from held_gpus import gpus_held
 
 from holdfast.api.finding import Confidence, FindingKind
 from holdfast.api.incident import IncidentState, Rung
@@ -201,22 +202,12 @@ class Invariants:
         """Count the GPU time up to now; from now on there are as many as there are now."""
         now_us = microseconds(self.world.now)
         self._held_us += self._held * (now_us - self._counted_us)
-        self._counted_us, self._held = now_us, self._gpus_held()
+        self._counted_us, self._held = now_us, gpus_held(self.world.job.state)
 
     def held_us(self) -> int:
         """The GPU time that was held up to now, in microseconds of one GPU."""
         self.counted()
         return self._held_us
-
-    def _gpus_held(self) -> int:
-        """Counted member by member: who is there, and who was lost of the round that is shown."""
-        state, ended = self.world.job.state, (JobPhase.SUCCEEDED, JobPhase.FAILED)
-        if state.policy is None or state.phase in ended:
-            return 0
-        there = {each.name for each in state.members if each.standing is not MemberState.LOST}
-        if isinstance(state.desired, Round) and state.phase is not JobPhase.SUSPENDED:
-            there |= state.desired.names
-        return len(there) * state.policy.processes_per_node
 
     def _money_only_grows(self) -> None:
         """What was spent stays spent; useful time is of steps that are kept."""

@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 import pytest
 from embeddedrun import job_file, running, wait_until
+from held_gpus import assert_every_gpu_second_is_booked
 from patience import patient
 
 from holdfast.agent.metrics.table import AGENT_METRICS
@@ -231,6 +232,7 @@ def test_every_field_command_and_flag_does_what_it_says_to_one_run(
         # Its size is told with a snapshot, every 64 lines: about as many as there are so far.
         while not re.search(r"holdfast_watchdog_journal_bytes\{.*\} [1-9]", surface.scrape()):
             surface.done("checkpoint", "take")
+    assert_every_gpu_second_is_booked(surface.state)
     missing = ({each.name for each in WATCHDOG_METRICS} | OF_A_RANK) - set(surface.metrics)
     assert missing - ELSEWHERE == set()
     zero = {name for name, seen in surface.metrics.items() if not any(value for _, value in seen)}
