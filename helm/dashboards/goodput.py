@@ -18,14 +18,44 @@ def spent(what: str) -> str:
     return f'sum by (namespace, training_job) (holdfast:job_time_seconds{{{HERE[1:-1]},spent="{what}"}})'
 
 
+# What is neither a step that is kept, nor held ready, nor unknown yet.
+OF_FAULTS = "Slow|Detecting|Deciding|Forming|Loading|ComputedAgain|SelfTest|WaitingForNodes|EvictedHealthy"
+
+
 def lost_money() -> str:
     """Money for the GPU time that was lost, by job and currency."""
-    gpu_hour = f"max by (namespace, training_job, currency) (holdfast_job_gpu_hour_cost{HERE})"
-    lost = f'{HERE[:-1]},spent="lost"}}'
-    gpu_hours = f"max by (namespace, training_job) (holdfast_job_gpu_time_seconds{lost}) / 3600"
-    return f"{gpu_hour} * on (namespace, training_job) group_left () ({gpu_hours})"
+    lost = f'{HERE[:-1]},row=~"{OF_FAULTS}"}}'
+    by_row = f"max by (namespace, training_job, row, currency) (holdfast_job_gpu_time_cost{lost})"
+    return f"sum by (namespace, training_job, currency) ({by_row})"
 
 
+LEDGER = Row(
+    "GPU time by row of the ledger",
+    (
+        graph(
+            "GPU-hours",
+            "Every GPU-second is in one row; the rows sum to what was held.",
+            Query(
+                expr="sum by (row) (max by (namespace, training_job, row) "
+                f"(holdfast_job_gpu_time_seconds{HERE})) / 3600 > 0",
+                legend="{{row}}",
+            ),
+            unit="none",
+        ),
+        graph(
+            "Share that is not productive",
+            "Of all GPU time so far, by row.",
+            Query(
+                expr="sum by (row) (max by (namespace, training_job, row) "
+                f'(holdfast_job_gpu_time_seconds{HERE[:-1]},row!="Productive"}})) / ignoring (row) group_left () '
+                "sum(max by (namespace, training_job, row) "
+                f"(holdfast_job_gpu_time_seconds{HERE})) > 0",
+                legend="{{row}}",
+            ),
+            unit="percentunit",
+        ),
+    ),
+)
 TIME = Row(
     "Time",
     (
@@ -121,7 +151,7 @@ MONEY = Row(
         ),
         graph(
             "Spent",
-            "GPU time so far, each hour at the price and the world size of its time. It never falls.",
+            "GPU time so far, each hour at the prices and the GPUs of its time. It never falls.",
             Query(
                 expr=f"max by (namespace, training_job, currency) (holdfast_job_cost_total{HERE})",
                 legend=f"{LEGEND} ({{{{currency}}}})",
@@ -130,13 +160,34 @@ MONEY = Row(
         ),
         graph(
             "Lost to faults",
-            "Of it, what went into start-up, recovery and discarded steps, at the price of now.",
+            "Of it, what went into start-up, recovery, slow ranks and discarded steps.",
             Query(
                 expr=lost_money(),
                 legend=f"{LEGEND} ({{{{currency}}}})",
             ),
             unit="none",
             runbooks=("HoldfastRestartsTooOften", "HoldfastCheckpointStale"),
+        ),
+        graph(
+            "Money by row of the ledger",
+            "What the GPU time was, and its money: the rows sum to what was spent.",
+            Query(
+                expr="sum by (row, currency) (max by (namespace, training_job, row, currency) "
+                f"(holdfast_job_gpu_time_cost{HERE})) > 0",
+                legend="{{row}} ({{currency}})",
+            ),
+            unit="none",
+        ),
+        graph(
+            "Budget used",
+            "Of the jobs that have one (spec.cost.budget).",
+            Query(
+                expr=f"max by (namespace, training_job) (holdfast_job_cost_total{HERE}) / "
+                f"max by (namespace, training_job) (holdfast_job_budget{HERE})",
+                legend=LEGEND,
+            ),
+            unit="percentunit",
+            runbooks=("HoldfastBudget", "HoldfastBudgetForecast"),
         ),
     ),
 )
@@ -163,5 +214,5 @@ DASHBOARD = Dashboard(
     title="Holdfast / Goodput and money",
     description="How much of the time was training, what the rest went into, and what it cost.",
     variables=(NAMESPACE, JOBS),
-    rows=(TIME, MONEY, ENERGY),
+    rows=(TIME, LEDGER, MONEY, ENERGY),
 )

@@ -24,7 +24,15 @@ FULL_SPEC: dict[str, Any] = {
         "budget": {"evictions": 4, "per": "1h", "clusterFraction": "5%"},
         "restarts": {"max": 100, "per": "24h", "backoff": "10s"},
     },
-    "cost": {"gpuHour": 2.50, "currency": "USD"},
+    "cost": {
+        "gpuHour": 2.50,
+        "currency": "USD",
+        "prices": [
+            {"gpu": "NVIDIA-H100-80GB-HBM3", "capacity": "Spot", "gpuHour": 1.6},
+            {"capacity": "Spot", "gpuHour": 1},
+        ],
+        "budget": {"amount": 250000, "alertAt": "80%"},
+    },
     "utilization": {"gigaflopsPerToken": 42, "peakTeraflopsPerGpu": 989.5},
     "suspend": False,
     "ttlAfterFinished": "24h",

@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+from held_gpus import gpus_held
 
 from holdfast.api.finding import Confidence, FindingKind
 from holdfast.api.incident import IncidentState, Rung
 from holdfast.api.intervention import InterventionAction
+from holdfast.api.ledger import NOTHING, OF_STEPS
 from holdfast.api.plan import Plan
 from holdfast.api.round import Desired, Round, Tier
 from holdfast.api.status import JobPhase
 from holdfast.watchdog import brain
+from holdfast.watchdog.brain.ledger import microseconds
 from holdfast.watchdog.brain.roster import MemberState
 from holdfast.watchdog.brain.slowness import OF_THE_NODE
 from holdfast.watchdog.brain.state import DepartureCause, SlowStage
@@ -43,6 +46,7 @@ class Invariants:
         self._commits_seen = 0
         self._newest_commit_round = 0
         self._cost = 0.0
+        self._held, self._held_us, self._counted_us = 0, 0, 0  # GPUs now, and GPU time until when
         self._state: JobState | None = None  # the one checked last
         self._recovered = 0  # incidents looked at, from the oldest on; there are never more than the state keeps
 
@@ -116,6 +120,7 @@ class Invariants:
         disk = self.world.disk
         self.require(not disk.had_healthy or any(disk.there.values()), "no healthy checkpoint is left on disk")
         self._money_only_grows()
+        self._every_gpu_second_is_in_one_row()
         state = self.world.job.state
         if state is self._state:
             return  # it cannot change: what held of it holds
@@ -179,6 +184,30 @@ class Invariants:
             self.require(state.progressed, f"Running is told of, and round {told.round} made no step")
         if told.phase is JobPhase.FAILED:
             self.require(bool(told.reason) and told.ended_at is not None, "it failed and nobody says why and when")
+
+    def _every_gpu_second_is_in_one_row(self) -> None:
+        """The rows sum to the GPUs that are held times the time, exactly; so do they by day, incident and node."""
+        self.counted()
+        ledger = self.world.job.state.ledger
+        accounts = ledger.at(self.world.now)
+        booked, posted = accounts.total(), sum((each.amount for each in accounts.postings), NOTHING)
+        says = f"{booked.gpu_us} us in rows, {posted.gpu_us} us in postings, {self._held_us} us held"
+        self.require(booked.gpu_us == self._held_us == posted.gpu_us and booked == posted, says)
+        least = min((each.gpu_us for each in accounts.rows.values()), default=0)
+        self.require(least >= 0, f"less than nothing: {accounts.rows}")
+        kept_us = sum(ledger.accounts.of(row).gpu_us for row in OF_STEPS)
+        self.require(kept_us == ledger.kept.gpu_us, f"{kept_us} us in rows of steps, {ledger.kept.gpu_us} us kept")
+
+    def counted(self) -> None:
+        """Count the GPU time up to now; from now on there are as many as there are now."""
+        now_us = microseconds(self.world.now)
+        self._held_us += self._held * (now_us - self._counted_us)
+        self._counted_us, self._held = now_us, gpus_held(self.world.job.state)
+
+    def held_us(self) -> int:
+        """The GPU time that was held up to now, in microseconds of one GPU."""
+        self.counted()
+        return self._held_us
 
     def _money_only_grows(self) -> None:
         """What was spent stays spent; useful time is of steps that are kept."""

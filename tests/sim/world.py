@@ -145,6 +145,7 @@ class World:
 
     def carry_out(self, effects: tuple[Effect, ...]) -> None:
         """What the watchdog's shell does with effects."""
+        self.invariants.counted()
         for effect in effects:
             if isinstance(effect, Show):
                 self.note(f"shown {effect.desired}")

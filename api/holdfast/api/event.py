@@ -9,7 +9,7 @@ from holdfast.api.checkpoint import StoredCheckpoint
 from holdfast.api.finding import Finding, ProvedBy
 from holdfast.api.intervention import InterventionRequest
 from holdfast.api.plan import NodeState, PodEnd, PodState
-from holdfast.api.policy import Policy
+from holdfast.api.policy import Offer, Policy
 from holdfast.api.round import Follows, Reentry, Tier
 from holdfast.api.runmanifest import RunManifest
 from holdfast.api.selftest import CheckResult, TestLevel, Verdict
@@ -139,6 +139,8 @@ class RestoreReported(msgspec.Struct, frozen=True, tag=True):
 class RoundProgressed(msgspec.Struct, frozen=True, tag=True):
     """Every rank of `round` has completed a step since it entered; `step` is the lowest of them, completed
     `age_s` before it was told: at `completed_at` (watchdog clock, seconds), without which the event tells it.
+    `data_us` and `checkpoint_us` are what ranks waited for data and stood still for saves in the round's steps:
+    microseconds of one rank, of all ranks since it was first heard of them.
 
     Journaled once when the round's first step is complete everywhere, and later before any other event and once a
     minute, so that the brain knows the last step a fault may cost.
@@ -148,6 +150,8 @@ class RoundProgressed(msgspec.Struct, frozen=True, tag=True):
     step: int
     age_s: float = 0.0
     completed_at: float | None = None
+    data_us: int = 0
+    checkpoint_us: int = 0
 
 
 class FindingMade(msgspec.Struct, frozen=True, tag=True):
@@ -201,12 +205,15 @@ class NodeReputed(msgspec.Struct, frozen=True, tag=True):
 
 
 class NodeChanged(msgspec.Struct, frozen=True, tag=True):
-    """The operator saw a node change. `rack` is its failure domain, empty while it is not known."""
+    """The operator saw a node change. `rack` is its failure domain, empty while it is not known; `offer` what its
+    GPUs are and how it is paid for, None while neither is known.
+    """
 
     node: str
     state: NodeState
     reason: str = ""
     rack: str = ""
+    offer: Offer | None = None
 
 
 class PodChanged(msgspec.Struct, frozen=True, tag=True):

@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.api.bounds import Job, Name, Text, Whole
 from holdfast.api.incident import Incident
+from holdfast.api.policy import Offer
 from holdfast.api.status import JobStatus
 
 
@@ -52,12 +53,15 @@ class NodeState(StrEnum):
 
 
 class NodeObserved(msgspec.Struct, frozen=True, tag=True):
-    """Operator to watchdog: a node's state changed. `rack` is its topology label's value, empty without one."""
+    """Operator to watchdog: a node's state changed. `rack` is its topology label's value, empty without one.
+    `offer` is what its labels say of its GPUs and of how it is paid for, None where they say nothing.
+    """
 
     node: Name
     state: NodeState
     reason: Text = ""
     rack: Name = ""
+    offer: Offer | None = None
 
 
 class PodState(StrEnum):

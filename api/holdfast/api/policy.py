@@ -9,7 +9,21 @@ from typing import Annotated
 
 import msgspec
 
-from holdfast.api.bounds import WHOLE_MAX, Code, Figure, Job, Many, Name, Nodes, PerNode, Rank, Seconds, Uri, Whole
+from holdfast.api.bounds import (
+    WHOLE_MAX,
+    Code,
+    Few,
+    Figure,
+    Job,
+    Many,
+    Name,
+    Nodes,
+    PerNode,
+    Rank,
+    Seconds,
+    Uri,
+    Whole,
+)
 from holdfast.api.selftest import TestLevel
 
 # How long a node that is being drained is kept while nobody can take its ranks.
@@ -147,6 +161,39 @@ class GpuHour(msgspec.Struct, frozen=True):
     currency: Name
 
 
+class Capacity(StrEnum):
+    """How a node is paid for."""
+
+    ON_DEMAND = "OnDemand"
+    SPOT = "Spot"  # it may be taken away at short notice
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """What a node is: the product name of its GPUs, and how it is paid for. Empty and None: it is not known."""
+
+    gpu: Name = ""
+    capacity: Capacity | None = None
+
+
+class Price(msgspec.Struct, frozen=True):
+    """What a GPU costs for an hour on nodes of this product and capacity, empty and None: of any."""
+
+    amount: Figure
+    gpu: Name = ""
+    capacity: Capacity | None = None
+
+    def fits(self, offer: Offer) -> bool:
+        """Whether it is the price of such a node."""
+        return self.gpu in ("", offer.gpu) and self.capacity in (None, offer.capacity)
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """What the job may cost in all, and the share of it from which on somebody is told."""
+
+    amount: Figure
+    alert_ratio: Figure = 0.8
+
+
 class ModelFlops(msgspec.Struct, frozen=True):
     """Floating-point operations: those the model needs for one token, and those a GPU could do in one second."""
 
@@ -169,7 +216,8 @@ class Policy(msgspec.Struct, frozen=True):
     must share one NVLink domain. `memory` None: no snapshots in memory; `interval` None: the script alone says
     when a checkpoint is due; `keep` None: the script alone says how many stay. `condition_actions` and
     `xid_actions` override the catalogues. `observe`: what would be done about a fault is told, and not done.
-    `loss` None: no loss that is finite is a fault.
+    `loss` None: no loss that is finite is a fault. `prices` are those of some GPUs, in the currency of `gpu_hour`,
+    and `team` who pays, as the job's label says.
     `cordon_on` and `cluster_xid_actions` are the cluster's words, not the job's; `xid_actions` come before these.
     """
 
@@ -209,6 +257,21 @@ class Policy(msgspec.Struct, frozen=True):
     cluster_xid_actions: Annotated[dict[Code, XidAction], Many] = {}
     loss: LossPolicy | None = None
     straggler: StragglerPolicy = StragglerPolicy()
+    prices: Annotated[tuple[Price, ...], Few] = ()
+    budget: Budget | None = None
+    team: Name = ""
+
+    def price_of(self, offer: Offer) -> float | None:
+        """What a GPU of such a node costs for an hour; None where the job says nothing.
+
+        Of the prices that fit, the one that names most counts: product and capacity, then the product, then the
+        capacity; without one, that of any GPU.
+        """
+        if self.gpu_hour is None:
+            return None
+        fitting = [each for each in self.prices if each.fits(offer)]
+        best = max(fitting, key=lambda each: (bool(each.gpu), each.capacity is not None), default=None)
+        return best.amount if best is not None else self.gpu_hour.amount
 
     def world_sizes_allow(self, members: int) -> bool:
         """Whether `members` nodes make a legal world: within the range, and whole model replicas."""

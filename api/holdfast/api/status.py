@@ -107,6 +107,18 @@ class PendingTest(msgspec.Struct, frozen=True):
     waits_for: str = ""
 
 
+class Bill(msgspec.Struct, frozen=True):
+    """What a job has cost so far, in the currency; `budget` is what it may cost, and from `alert_ratio` of it on
+    somebody is told. None: nobody says.
+    """
+
+    gpu_hours: float
+    amount: float
+    currency: str
+    budget: float | None = None
+    alert_ratio: float | None = None
+
+
 class JobStatus(msgspec.Struct, frozen=True):
     """One job. `step` is the lowest last completed step over the ranks of the round, None when Unknown.
 
@@ -119,7 +131,8 @@ class JobStatus(msgspec.Struct, frozen=True):
     succeeded or failed, None before. `observed`: what would be done about faults is told, and nothing is done.
     `step_age_s` is how long ago the newest step was complete, while the job trains; None when no step is seen.
     `tests` are the self-tests that are waited for, the first 16 of `tests_total`. `unfollowed` is why the script
-    could not do what `faultPolicy.loss` asks for, empty while nothing speaks against it.
+    could not do what `faultPolicy.loss` asks for, empty while nothing speaks against it. `bill` is what it has
+    cost; None without a price, and before the first member joined.
     """
 
     job: str
@@ -149,6 +162,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     tests: tuple[PendingTest, ...] = ()
     tests_total: int = 0
     unfollowed: str = ""
+    bill: Bill | None = None
 
 
 class RankStatus(msgspec.Struct, frozen=True):

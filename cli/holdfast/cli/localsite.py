@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.event import Journaled
 from holdfast.api.incident import Incident
+from holdfast.api.ledger import LedgerReport
 from holdfast.api.status import LastSeen, NodeStatus, RankStatus
 from holdfast.cli.logs import LogLine, LogRequest
 from holdfast.cli.output import remark
@@ -43,6 +44,20 @@ class LocalSource:
 
     def nodes(self) -> tuple[NodeStatus, ...]:
         return self._asked(lambda live: live.nodes(), lambda: self._told_last().nodes)
+
+    def ledger(self) -> LedgerReport:
+        """Where every GPU-second went; of a run that is over, from what its store keeps."""
+
+        def stored() -> LedgerReport:
+            from holdfast.watchdog import brain
+            from holdfast.watchdog.brain.costs import report_of
+            from holdfast.watchdog.journal.replay import recalled
+
+            with self.store() as store:
+                origin = recalled(store, self.job, brain=brain)
+            return report_of(origin.state, origin.at)
+
+        return self._asked(lambda live: live.ledger(), stored)
 
     def logs(self, request: LogRequest) -> Iterator[LogLine]:
         from holdfast.cli.locallogs import lines_of

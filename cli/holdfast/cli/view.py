@@ -9,7 +9,7 @@ import msgspec
 from holdfast.api.condition import ConditionState
 from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import Incident, IncidentState, Rung
-from holdfast.api.status import Hearing, NodeStatus, RankStatus
+from holdfast.api.status import Bill, Hearing, NodeStatus, RankStatus
 from holdfast.api.telemetry import GpuHealth
 from holdfast.cli.output import UNKNOWN, ago, number, pairs, ratio, seconds, table
 from holdfast.cli.seen import SeenStatus, Source
@@ -41,11 +41,20 @@ def status_wide_text(status: SeenStatus) -> str:
         [
             *_facts(status),
             ("ETTR", ratio(status.ettr)),
+            *bill_facts(status.bill),
             ("checkpoint at", saved.uri if saved else _no_checkpoint(status)),
             ("checkpoints", status.cadence.says if status.cadence else cadence),
             ("said by", SAID_BY[status.source]),
         ]
     )
+
+
+def bill_facts(bill: Bill | None) -> list[tuple[str, str]]:
+    """What the job has cost, one line; nothing without a price."""
+    if bill is None:
+        return []
+    budget = f" of {bill.budget:,.0f}" if bill.budget is not None else ""
+    return [("cost", f"{bill.amount:,.2f}{budget} {bill.currency}, {bill.gpu_hours:,.2f} GPU-hours")]
 
 
 def _facts(status: SeenStatus) -> list[tuple[str, str]]:

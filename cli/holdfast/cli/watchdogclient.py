@@ -16,6 +16,7 @@ from holdfast.api.errors import Damaged, Malformed, Unavailable
 from holdfast.api.event import Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import Forecast, InterventionOutcome, InterventionRequest
+from holdfast.api.ledger import LedgerReport
 from holdfast.api.plan import Plan
 from holdfast.api.round import Desired
 from holdfast.api.standing import STANDING_HEADER
@@ -117,6 +118,10 @@ class WatchdogClient:
 
     def nodes(self) -> tuple[NodeStatus, ...]:
         return self._read("nodes", tuple[NodeStatus, ...])
+
+    def ledger(self) -> LedgerReport:
+        """Where every GPU-second went."""
+        return self._read("ledger", LedgerReport)
 
     def outputs(self, *, rank: int | None = None, node: str | None = None) -> tuple[KeptOutput, ...]:
         """The end of what gone processes wrote, of a rank or, without one, on a node: newest first."""

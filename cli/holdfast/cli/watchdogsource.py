@@ -16,6 +16,7 @@ from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.event import Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionState
+from holdfast.api.ledger import LedgerReport
 from holdfast.api.status import NodeStatus, RankStatus
 from holdfast.cli.logs import KeptLogs, Known, LogLine, LogRequest
 from holdfast.cli.output import remark
@@ -65,6 +66,10 @@ class WatchdogSource:
         nodes = self._client.nodes()
         self._remark_end()
         return nodes
+
+    def ledger(self) -> LedgerReport:
+        """Where every GPU-second went."""
+        return self._client.ledger()
 
     def logs(self, request: LogRequest) -> Iterator[LogLine]:
         """Of a job whose parts somebody started by hand, only what the watchdog keeps is known here."""

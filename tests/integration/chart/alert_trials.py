@@ -186,6 +186,21 @@ def of_jobs() -> Iterator[Trial]:
     yield about_job(
         "HoldfastEvictionBudgetNear", of_job(name, "holdfast_job_eviction_budget_used_ratio", gauge(0, 0.75))
     )
+    name = "a/HoldfastBudget"
+    yield about_job(
+        "HoldfastBudget",
+        of_job(name, "holdfast_job_cost_total", f"85x{2 * END_MIN}", currency="EUR")
+        | of_job(name, "holdfast_job_budget", gauge(200, 100), currency="EUR")
+        | of_job(name, "holdfast_job_budget_alert_ratio", f"0.8x{2 * END_MIN}"),
+        currency="EUR",
+    )
+    name = "a/HoldfastBudgetForecast"
+    yield about_job(
+        "HoldfastBudgetForecast",
+        of_job(name, "holdfast_job_cost_total", counter(5), currency="EUR")
+        | of_job(name, "holdfast_job_budget", f"100x{2 * END_MIN}", currency="EUR"),
+        currency="EUR",
+    )
     name = "a/HoldfastSparesExhausted"
     yield about_job(
         "HoldfastSparesExhausted",

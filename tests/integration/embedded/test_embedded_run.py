@@ -18,6 +18,7 @@ from embeddedrun import (
     wait_until,
 )
 from gates import Gates
+from held_gpus import assert_every_gpu_second_is_booked
 from patience import patient
 from warm_source import warm_parents_of_their_own
 
@@ -45,6 +46,7 @@ def test_a_killed_worker_and_a_lost_node_are_healed(tmp_path: Path) -> None:
     replayed = holdfast("replay", "--state-dir", state)
     assert replayed.returncode == 0, replayed.stdout
 
+    assert_every_gpu_second_is_booked(state)
     told = json.loads(holdfast("status", "--state-dir", state, "-o", "json").stdout)
     assert (told["phase"], told["step"], told["source"]) == ("Succeeded", 400, "store")
     ranks = json.loads(holdfast("ranks", "--state-dir", state, "-o", "json").stdout)
@@ -84,6 +86,7 @@ def test_a_run_that_was_stopped_goes_on_from_its_checkpoint(
     assert resumed_at > 10
     assert resumed_at % 10 == 1
     assert steps[-1] == 60
+    assert_every_gpu_second_is_booked(state)
 
 
 def test_a_run_that_is_killed_leaves_no_process_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,3 +212,4 @@ def test_a_job_that_failed_goes_on_when_its_mistake_is_mended(tmp_path: Path) ->
     again = holdfast("run", job, "--state-dir", state)
     assert again.returncode == 0, again.stderr
     assert "an earlier run failed" in again.stderr
+    assert_every_gpu_second_is_booked(state)

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from embeddedrun import TOY, holdfast, job_file, running, wait_until
+from held_gpus import assert_every_gpu_second_is_booked
 
 from holdfast.agent.sensors.simulated_gpu import gpu_uuid
 
@@ -51,6 +52,7 @@ def test_a_gpu_that_computes_wrong_one_time_in_fifty_is_evicted_before_the_first
     why = holdfast("why", incident["id"], "--state-dir", state).stdout
     assert "of 149 runs gave another result" in why
     assert "evict node node-2" in why
+    assert_every_gpu_second_is_booked(state)
 
 
 def test_one_that_was_not_tested_is_convicted_by_what_it_computes_between_two_steps(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 import pytest
 from embeddedrun import job_file, running, wait_until
+from held_gpus import assert_every_gpu_second_is_booked
 from patience import patient
 
 from holdfast.agent.metrics.table import AGENT_METRICS
@@ -74,7 +75,7 @@ run.enter(train)
 SPEC = """
   processesPerNode: 2
   parallelism: {tensor: 2, pipeline: 2}
-  cost: {gpuHour: 2.5, currency: EUR}
+  cost: {gpuHour: 2.5, currency: EUR, budget: {amount: 1000, alertAt: 40%}}
   utilization: {gigaflopsPerToken: 0.5, peakTeraflopsPerGpu: 0.1}
   checkpoint: {interval: 10m}
   faultPolicy: {corruption: {fingerprintEverySteps: 5}}
@@ -216,6 +217,7 @@ def test_every_field_command_and_flag_does_what_it_says_to_one_run(
         surface.until_step(30)
         surface.until_scraped(r"holdfast_job_mfu_ratio\{.*\} [\d.]*[1-9]")
         assert 'currency="EUR"} 2.5' in surface.scrape()
+        assert re.search(r"holdfast_job_budget_alert_ratio\{.*\} 0.4\b", surface.scrape())
         assert re.search(r"holdfast_job_checkpoint_interval_seconds\{.*\} 600\b", surface.scrape())
         ranks = surface.told("ranks")
         assert [(each["rank"], each["node"]) for each in ranks] == [
@@ -226,15 +228,37 @@ def test_every_field_command_and_flag_does_what_it_says_to_one_run(
             for form in FORMS:
                 assert surface.here(read, "-o", form).strip(), (read, form)
         steered(surface)
+        accounted(surface)
         # Its size is told with a snapshot, every 64 lines: about as many as there are so far.
         while not re.search(r"holdfast_watchdog_journal_bytes\{.*\} [1-9]", surface.scrape()):
             surface.done("checkpoint", "take")
+    assert_every_gpu_second_is_booked(surface.state)
     missing = ({each.name for each in WATCHDOG_METRICS} | OF_A_RANK) - set(surface.metrics)
     assert missing - ELSEWHERE == set()
     zero = {name for name, seen in surface.metrics.items() if not any(value for _, value in seen)}
     assert zero & {each.name for each in WATCHDOG_METRICS} - ONLY_ZERO == set(), (
         "seen as 0 only: say who sees more"
     )
+
+
+def accounted(surface: Surface) -> None:
+    """The ledger by each key sums to the same, in every form, and is kept beside the checkpoints."""
+    known = surface.told("cost")
+    total = known["totals"][0]
+    assert total["gpu_hours"] > 0
+    assert total["money"] == pytest.approx(2.5 * total["gpu_hours"], rel=1e-6)
+    assert {"Productive", "Detecting", "IdleSpare", "Loading"} <= {each["key"] for each in known["lines"]}
+    for by in ("phase", "incident", "cause", "node", "day", "team", "job"):
+        found = surface.told("cost", "--by", by)
+        summed = sum(each["gpu_hours"] for each in found["lines"])
+        assert summed == pytest.approx(found["totals"][0]["gpu_hours"], rel=1e-12)
+    assert "Hang" in surface.here("cost", "--by", "cause", "-o", "csv")
+    assert "gpu_hours" in surface.here("cost", "-o", "yaml")
+    assert "total" in surface.here("cost")
+    place = surface.folder / "kept"
+    surface.here("cost", "--save", str(place))
+    code, said, _ = surface.asked("cost", "--file", place, "--by", "job", "-o", "json")
+    assert (code, json.loads(said)["lines"][0]["key"]) == (0, surface.told("status")["job"])
 
 
 def steered(surface: Surface) -> None:

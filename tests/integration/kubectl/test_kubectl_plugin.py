@@ -166,6 +166,9 @@ def test_jobs_of_every_namespace_are_listed_to_whoever_may_see_them(installed: I
     assert said.out.splitlines()[1].split()[:2] == [TEAM, JOB]
     named = installed.run(installed.server.admin_kubeconfig(), "holdfast", "status", "-A", "-o", "name")
     assert named.out == f"trainingjob.holdfast.dev/{JOB}\n"
+    cost = installed.run(installed.server.admin_kubeconfig(), "holdfast", "cost", "-A", "--by", "job", "-o", "csv")
+    assert cost.code == 0, cost.err
+    assert cost.out.splitlines()[0] == "job,gpu_hours,share,money,currency"
     refused = installed.run(VIEWER, "holdfast", "status", "-A")
     assert (refused.code, refused.out) == (1, "")
 
@@ -180,6 +183,7 @@ def test_every_flag_that_says_where_is_obeyed(installed: Installation, tmp_path:
         ("ranks",),
         ("nodes",),
         ("incidents",),
+        ("cost",),
         ("journal", "--after", "1"),
         ("replay", "--events"),
     ):

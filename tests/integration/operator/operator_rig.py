@@ -270,10 +270,10 @@ class Cluster:
                     self.pods_created[pod["metadata"]["uid"]] = pod["metadata"]["name"]
 
 
-async def add_nodes(kubelet: FakeKubelet, count: int) -> list[str]:
+async def add_nodes(kubelet: FakeKubelet, count: int, labels: dict[str, str] | None = None) -> list[str]:
     """Nodes of this test, whose names nobody else has."""
     names = [f"{kubelet.namespace}-n{each}" for each in range(count)]
-    await kubelet.add_nodes(names)
+    await kubelet.add_nodes(names, labels=labels)
     return names
 
 

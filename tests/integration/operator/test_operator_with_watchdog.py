@@ -68,12 +68,16 @@ async def launchers(cluster: Cluster, kubelet: FakeKubelet, endpoint: str) -> As
 async def test_a_job_runs_survives_a_lost_pod_and_succeeds(
     cluster: Cluster, kubelet: FakeKubelet, real: OperatorProcess, launchers: PlayedLaunchers
 ) -> None:
-    await add_nodes(kubelet, 3)
+    await add_nodes(kubelet, 3, {"nvidia.com/gpu.product": "H100", "karpenter.sh/capacity-type": "spot"})
     real.start()
-    await cluster.apply(nodes={"min": 2, "max": 2}, ttlAfterFinished="2s")
+    # At the price of just these nodes the budget is spent at once; at any other it would last for years.
+    dear = {"gpu": "H100", "capacity": "Spot", "gpuHour": 1e6}
+    cost = {"gpuHour": 0.0001, "prices": [{"gpu": "H100", "gpuHour": 0.0001}, dear], "budget": {"amount": 10}}
+    await cluster.apply(nodes={"min": 2, "max": 2}, ttlAfterFinished="2s", cost=cost)
     await cluster.until("running", lambda job: phase(job) == "Running")
     well = {"Ready": "True", "Progressing": "False", "Degraded": "False", "CapacityAvailable": "True"}
     await cluster.until("as wanted", lambda job: {kind: condition(job, kind) for kind in well} == well)
+    await cluster.until("over its budget", lambda job: condition(job, "WithinBudget") == "False")
     degraded = asyncio.create_task(cluster.until("degraded", lambda job: condition(job, "Degraded") == "True"))
     await kubelet.end_pod("gpt-0", 137, "OOMKilled")
     await degraded

@@ -52,6 +52,7 @@ from holdfast.api.intervention import (
     InterventionRequest,
     InterventionState,
 )
+from holdfast.api.ledger import Entry, LedgerReport, Row
 from holdfast.api.membership import CheckpointCommitted, FromLauncher, Join, Restored, ToLauncher, WorkerExited
 from holdfast.api.plan import FromOperator, NodeObserved, NodeState, OperatorHello, Plan, ToOperator
 from holdfast.api.policy import Policy
@@ -200,6 +201,9 @@ TARGETS: Mapping[str, Target] = {
     "transfer question": _packed(protocol.Question),
     "transfer answer": _packed(protocol.Answer),
     "policy": _written(Policy, Policy("ns/j", 1, 4, xid_actions={})),
+    "ledger": _written(
+        LedgerReport, LedgerReport("ns/j", 1.0, 7, 3, (Entry(Row.SLOW, "2026-01-31", 7, 3, "inc-1"),))
+    ),
     "intervention": _written(
         InterventionRequest, InterventionRequest("i1", "ns/j", InterventionAction.EVICT, "why", node="n1")
     ),

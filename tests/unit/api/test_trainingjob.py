@@ -6,6 +6,8 @@ from full_spec import FULL_SPEC
 
 from holdfast.api.errors import InvalidSpec
 from holdfast.api.policy import (
+    Budget,
+    Capacity,
     CheckpointInterval,
     CorruptionPolicy,
     EvictionBudget,
@@ -14,6 +16,7 @@ from holdfast.api.policy import (
     ModelFlops,
     NoticeAction,
     Policy,
+    Price,
     RestartBudget,
     XidAction,
 )
@@ -164,6 +167,8 @@ def test_a_policy_carries_everything_the_job_says() -> None:
         tensor=8,
         corruption=CorruptionPolicy(fingerprint_every=100),
         gpu_hour=GpuHour(2.5, "USD"),
+        prices=(Price(1.6, "NVIDIA-H100-80GB-HBM3", Capacity.SPOT), Price(1.0, capacity=Capacity.SPOT)),
+        budget=Budget(250000.0, 0.8),
         flops=ModelFlops(per_token=42e9, gpu_peak_per_s=989.5e12),
         memory=MemoryPolicy(every_steps=1, replicas=1),
         interval=CheckpointInterval(),
@@ -308,6 +313,15 @@ BAD_SPECS: list[tuple[dict[str, Any], str]] = [
         "spec.faultPolicy.thermal.slowdownMarginC: 'hot' is not accepted; write a number",
     ),
     ({"cost": {}}, "spec.cost.gpuHour: (missing) is not accepted; add it"),
+    (
+        {"cost": {"gpuHour": 1, "prices": [{"gpuHour": 2}]}},
+        "spec.cost.prices[0].gpu: (missing) is not accepted; name a GPU product, a capacity, or both; "
+        "cost.gpuHour is the price of all others",
+    ),
+    (
+        {"cost": {"gpuHour": 1, "prices": [{"gpu": "A", "gpuHour": 2}, {"gpu": "A", "gpuHour": 3}]}},
+        "spec.cost.prices[1].gpuHour: 3.0 is not accepted; say the price of A once",
+    ),
     ({"cost": {"gpuHour": 0}}, "spec.cost.gpuHour: 0 is not accepted; write a number above 0"),
     (
         {"cost": {"gpuHour": 1, "currency": "dollars"}},

@@ -34,7 +34,12 @@ READERS = ("watchdog", "operator", "agent", "cli", "trainer")
 BASE: dict[str, Any] = {
     "nodes": {"min": 2, "max": 4, "spares": 0},
     "processesPerNode": 4,
-    "cost": {"gpuHour": 2.5, "currency": "USD"},
+    "cost": {
+        "gpuHour": 2.5,
+        "currency": "USD",
+        "prices": [{"gpu": "H100", "capacity": "Spot", "gpuHour": 5}],
+        "budget": {"amount": 1000},
+    },
     "utilization": {"gigaflopsPerToken": 42, "peakTeraflopsPerGpu": 989},
     "faultPolicy": {"loss": {"learningRateScale": 0.8}},
 }
@@ -85,6 +90,11 @@ CHANGED: Mapping[str, Any] = {
     "faultPolicy.restarts.backoff": "20s",
     "cost.gpuHour": 3.5,
     "cost.currency": "EUR",
+    "cost.prices.gpu": "H200",
+    "cost.prices.capacity": "OnDemand",
+    "cost.prices.gpuHour": 7.5,
+    "cost.budget.amount": 5000,
+    "cost.budget.alertAt": "50%",
     "utilization.gigaflopsPerToken": 43,
     "utilization.peakTeraflopsPerGpu": 990,
     "suspend": True,
@@ -114,8 +124,13 @@ def with_changed(path: str, value: Any) -> dict[str, Any]:
     spec = dict(BASE)
     place = spec
     for section in sections:
-        place[section] = dict(place.get(section, {}))
-        place = place[section]
+        known = place.get(section, {})
+        if isinstance(known, list):  # of a list the first section
+            place[section] = [dict(known[0]), *known[1:]]
+            place = place[section][0]
+        else:
+            place[section] = dict(known)
+            place = place[section]
     place[name] = value
     return spec
 

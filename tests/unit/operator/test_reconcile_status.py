@@ -27,7 +27,7 @@ from pydantic import TypeAdapter
 from holdfast.api.incident import IncidentState
 from holdfast.api.jobstatus import Condition, TrainingJobStatus
 from holdfast.api.plan import JobReport
-from holdfast.api.status import Checkpoint, JobPhase, Membership
+from holdfast.api.status import Bill, Checkpoint, JobPhase, Membership
 from holdfast.operator.decide.belongings import budget_of, service_of
 from holdfast.operator.decide.conditions import Truth, renew
 from holdfast.operator.decide.observed import Mode, Observed, Options, Outcome
@@ -112,7 +112,7 @@ def test_the_whole_status_is_what_the_watchdog_knows_and_the_pods_show() -> None
         "progressedAt": text_of(NOW),
     }
     known = {"Ready", "Progressing", "Degraded", "CheckpointHealthy", "CapacityAvailable", "WatchdogReachable"}
-    known |= {"DivergenceHealable"}
+    known |= {"DivergenceHealable", "WithinBudget"}
     assert {each["type"] for each in conditions} == known | {
         "Suspended",
         "InvalidSpec",
@@ -147,6 +147,7 @@ def test_the_first_visit_sets_every_condition_though_nothing_is_known() -> None:
         "CheckpointHealthy": "Unknown",
         "CapacityAvailable": "Unknown",
         "DivergenceHealable": "Unknown",
+        "WithinBudget": "Unknown",
         "WatchdogReachable": "Unknown",
         "Suspended": "Unknown",
         "Admitted": "True",
@@ -704,6 +705,20 @@ def test_a_watchdog_that_goes_silent_is_looked_at_again_when_it_will_be_missed(
     assert condition_of(later, "WatchdogReachable", options)[:2] == ("False", "Away")
     assert 9.0 <= again_s < 10.0
     assert decide(after(later), options=options).requeue_after_s is None
+
+
+@pytest.mark.parametrize(
+    ("bill", "expected"),
+    [
+        (None, ("True", "NoBudget")),
+        (Bill(1.0, 4.0, "EUR"), ("True", "NoBudget")),
+        (Bill(1.0, 4.0, "EUR", 10.0, 0.5), ("True", "WithinBudget")),
+        (Bill(1.0, 5.0, "EUR", 10.0, 0.5), ("True", "BudgetNearlySpent")),
+        (Bill(1.0, 10.0, "EUR", 10.0, 0.5), ("False", "BudgetSpent")),
+    ],
+)
+def test_a_job_that_has_spent_its_budget_says_so_and_goes_on(bill: Bill | None, expected: tuple[str, str]) -> None:
+    assert condition_of(observed(report=report(bill=bill)), "WithinBudget")[:2] == expected
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from holdfast.api.round import Endpoint, Entry, MemberRanks, Restore, Round
 from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.api.status import Checkpoint, JobPhase
 from holdfast.watchdog.brain.incidents import paging
-from holdfast.watchdog.brain.ledger import Ledger
+from holdfast.watchdog.brain.ledgerofbefore import LedgerOfBefore
 from holdfast.watchdog.brain.roster import Member, MemberState, Roster
 from holdfast.watchdog.brain.state import JobState, SlowRanks
 from holdfast.watchdog.brain.step import IncidentClosed, IncidentOpened, IncidentUpdated
@@ -180,7 +180,7 @@ def test_budgets_are_told_by_how_much_of_them_is_used() -> None:
 
 
 def test_time_is_useful_lost_or_suspended_and_money_is_counted_at_the_price_of_its_time() -> None:
-    ledger = Ledger(
+    ledger = LedgerOfBefore(
         began_at=100.0,
         useful_s=30.0,
         useful_gpu_s=60.0,
@@ -191,7 +191,7 @@ def test_time_is_useful_lost_or_suspended_and_money_is_counted_at_the_price_of_i
         gpu_s=70.0,
         price=GpuHour(36.0, "EUR"),
         cost=0.7,
-    )
+    ).carried()
     page = Page(WATCHDOG_METRICS)
     write_worth(page, state(ledger=ledger, publishes=True), step_time_s=None, now=160.0)
     assert lines(page, "holdfast_job_time_seconds") == [
@@ -201,7 +201,11 @@ def test_time_is_useful_lost_or_suspended_and_money_is_counted_at_the_price_of_i
     ]
     assert lines(page, "holdfast_job_ettr_ratio") == [f"{{}} {30 / 45}"]
     assert lines(page, "holdfast_job_gpu_seconds_total") == ["{} 110.0"]
-    assert lines(page, "holdfast_job_gpu_time_seconds") == ['{spent="useful"} 60.0', '{spent="lost"} 30.0']
+    by_row = lines(page, "holdfast_job_gpu_time_seconds")
+    assert '{row="Productive"} 60.0' in by_row
+    assert sum(float(each.split()[1]) for each in by_row) == 110.0
+    money = [float(each.split()[1]) for each in lines(page, "holdfast_job_gpu_time_cost")]
+    assert sum(money) == pytest.approx(1.1)
     assert lines(page, "holdfast_job_cost_total") == [f'{{currency="EUR"}} {0.7 + 2 * 20 * 0.01}']
     assert lines(page, "holdfast_job_gpu_hour_cost") == ['{currency="EUR"} 2.5']
 
@@ -217,7 +221,7 @@ def test_nobody_is_ready_and_no_ettr_is_told_while_no_step_is_seen(
         members=Roster.of(
             Member("m1", "n1", "b", "h", 2, (1,), warm=True, standing=MemberState.PRESENT, joined_at=0.0)
         ),
-        ledger=Ledger(began_at=100.0, useful_s=50.0, stepped_at=150.0),
+        ledger=LedgerOfBefore(began_at=100.0, useful_s=50.0, stepped_at=150.0).carried(),
         publishes=True,
     )
     page = Page(WATCHDOG_METRICS)
@@ -232,7 +236,12 @@ def test_nobody_is_ready_and_no_ettr_is_told_while_no_step_is_seen(
 
 def test_of_a_script_without_steps_nobody_knows_what_was_useful() -> None:
     page = Page(WATCHDOG_METRICS)
-    write_worth(page, state(ledger=Ledger(began_at=100.0, gpus=2, since=100.0)), step_time_s=None, now=160.0)
+    write_worth(
+        page,
+        state(ledger=LedgerOfBefore(began_at=100.0, gpus=2, since=100.0).carried()),
+        step_time_s=None,
+        now=160.0,
+    )
     assert lines(page, "holdfast_job_ettr_ratio") == []
     assert lines(page, "holdfast_job_time_seconds") == ['{spent="suspended"} 0.0']
     assert lines(page, "holdfast_job_gpu_seconds_total") == ["{} 120.0"]

@@ -11,6 +11,7 @@ from holdfast.api.round import Closed, Endpoint, Entry, Idle, MemberRanks, Resto
 from holdfast.api.selftest import TestLevel
 from holdfast.api.status import Checkpoint, JobPhase, Membership, RankStatus
 from holdfast.watchdog.brain.ledger import Ledger
+from holdfast.watchdog.brain.ledgerofbefore import LedgerOfBefore
 from holdfast.watchdog.brain.roster import Member, MemberState, Roster
 from holdfast.watchdog.brain.state import JobState, Trial
 from holdfast.watchdog.brain.status import shown_phase, status_of
@@ -167,7 +168,7 @@ def test_of_a_job_of_which_no_step_is_seen_nobody_is_ready_and_nobody_knows_the_
         policy=Policy(JOB, 1, 2),
         round=ROUND,
         members=Roster.of(member("m1"), member("m2")),
-        ledger=Ledger(began_at=0.0, useful_s=90.0, stepped_at=100.0),
+        ledger=LedgerOfBefore(began_at=0.0, useful_s=90.0, stepped_at=100.0).carried(),
         publishes=True,
     )
     told = status_of(runs, FixedGauge(7), 100.0 + age_s)

@@ -27,13 +27,25 @@ def storage_at(uri: str) -> Storage:
     cannot be used.
     """
     keys = given_keys(os.environ)
-    scheme = urlsplit(uri).scheme if "://" in uri else ""
-    if scheme in _LOCAL:
+    if _scheme(uri) in _LOCAL:
         return LocalStorage(parse_uri(uri), keys)
+    return ObjectStorage(bucket_at(uri), keys)
+
+
+def _scheme(uri: str) -> str:
+    return urlsplit(uri).scheme if "://" in uri else ""
+
+
+def bucket_at(uri: str) -> Bucket:
+    """The objects at s3://, gs:// or az://bucket/prefix, or at any uri that an fsspec driver is installed for.
+
+    Raises InvalidInput when the uri names no place, or what is needed to get there is not installed.
+    """
+    scheme = _scheme(uri)
     module, kind = ("cloud", "CloudBucket") if scheme in _CLOUD else ("fsspecbucket", "FsspecBucket")
     try:
         open_bucket: Callable[[str], Bucket] = getattr(import_module(f"{__package__}.{module}"), kind)
-        return ObjectStorage(open_bucket(uri), keys)
+        return open_bucket(uri)
     except ImportError as error:
         wanted = (
             "pip install holdfast[objects]" if scheme in _CLOUD else f"install the fsspec driver of {scheme}://"

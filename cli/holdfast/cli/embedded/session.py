@@ -16,6 +16,7 @@ from holdfast.cli.embedded.audience import Audience, Picture, follow
 from holdfast.cli.embedded.faultscript import ScriptedFault, drills_of, is_relayed, variables_of
 from holdfast.cli.embedded.injector import Injector
 from holdfast.cli.embedded.jobfile import Prepared
+from holdfast.cli.embedded.ledgerwriter import LedgerWriter
 from holdfast.cli.embedded.localcluster import LocalCluster, PlacementOptions
 from holdfast.cli.embedded.localnode import NodeOptions
 from holdfast.cli.embedded.watchdog import WatchdogLink, WatchdogProcess
@@ -96,11 +97,13 @@ async def _run(
         drills=drills_of(options.faults, gpus=options.prepared.job.spec.local_size()),
     )
     cluster = LocalCluster(nodes, options.placement, audience.say)
+    ledger = LedgerWriter(link, options.prepared.job.spec.checkpoint.uri or "", audience.say)
     following = asyncio.create_task(follow(link, audience))
     others = [
         asyncio.create_task(watchdog.supervise()),
         asyncio.create_task(link.operate(cluster)),
         asyncio.create_task(cluster.run()),
+        asyncio.create_task(ledger.keep_writing()),
     ]
     injector = Injector(link, cluster, watchdog, audience.say)
     if options.faults:
@@ -113,6 +116,7 @@ async def _run(
         for task in (following, *others):
             task.cancel()
         await asyncio.gather(following, *others, return_exceptions=True)
+        await ledger.write()
         await cluster.stop()
 
 

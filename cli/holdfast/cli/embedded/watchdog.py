@@ -19,6 +19,7 @@ from holdfast.api.intervention import (
     InterventionRequest,
     InterventionState,
 )
+from holdfast.api.ledger import LedgerReport
 from holdfast.api.plan import FromOperator, ToOperator
 from holdfast.api.policy import Policy
 from holdfast.api.status import JobStatus, RankStatus
@@ -141,6 +142,11 @@ class WatchdogLink:
     async def incidents(self) -> tuple[Incident, ...]:
         """Oldest first; the watchdog answers with the newest first."""
         return decode_json(await self._read(INCIDENTS) or b"[]", tuple[Incident, ...])[::-1]
+
+    async def ledger(self) -> LedgerReport | None:
+        """Where every GPU-second went, None when the watchdog does not know the job."""
+        content = await self._read("ledger")
+        return None if content is None else decode_json(content, LedgerReport)
 
     async def operate(self, operator: Speaker[FromOperator, ToOperator]) -> NoReturn:
         """Be the operator, for ever; reconnect when the line breaks."""

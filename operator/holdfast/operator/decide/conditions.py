@@ -104,6 +104,7 @@ def conditions_of(ctx: Context, would: Iterable[str]) -> list[Condition]:
         "Degraded": _degraded(ctx),
         "CheckpointHealthy": _checkpoint_healthy(ctx),
         "DivergenceHealable": _divergence_healable(ctx),
+        "WithinBudget": _within_budget(ctx),
         "CapacityAvailable": _capacity_available(ctx),
         "Admitted": ADMITTED[ctx.standing],
         "WatchdogReachable": _watchdog_reachable(ctx),
@@ -132,6 +133,21 @@ def conditions_of(ctx: Context, would: Iterable[str]) -> list[Condition]:
             said = last if last is not None and last.reason == UNSEEN else _unseen(ctx)
         conditions.append(Condition(type_, *said))
     return conditions
+
+
+def _within_budget(ctx: Context) -> Said | None:
+    """What the job has cost so far, beside what its spec says that it may."""
+    if ctx.report is None:
+        return None
+    bill = ctx.report.status.bill
+    if bill is None or bill.budget is None:
+        return Said(Truth.TRUE, "NoBudget")
+    says = f"{bill.amount:.0f} of {bill.budget:.0f} {bill.currency} are spent"
+    if bill.amount >= bill.budget:
+        return Said(Truth.FALSE, "BudgetSpent", f"{says}; the job goes on: suspend it, or raise spec.cost.budget")
+    if bill.amount >= bill.budget * (bill.alert_ratio or 1.0):
+        return Said(Truth.TRUE, "BudgetNearlySpent", says)
+    return Said(Truth.TRUE, "WithinBudget", says)
 
 
 def is_unseen(ctx: Context) -> bool:

@@ -13,6 +13,7 @@ from holdfast.operator.decide.action import Action
 from holdfast.operator.decide.admission import CONDITION, Contender, Standing, contender, judge, standing_of
 from holdfast.operator.decide.nodes import holds_nobody_off, state_of
 from holdfast.operator.decide.observed import Mode, Observed, Options
+from holdfast.operator.decide.offers import offer_of
 from holdfast.operator.decide.pods import CrashLoop, PodList, crash_loop, sort_pods
 from holdfast.operator.decide.template import Template, Toleration, check_template, read_template
 from holdfast.operator.kube.objects import HOSTNAME_LABEL, Metadata, seconds_of
@@ -187,7 +188,7 @@ def _nodes_of(
             # The closest of the domains the job packs by: nodes in it share power and cooling.
             labels = node.metadata.labels
             rack = next((labels[domain] for domain in pack if labels.get(domain)), "")
-            seen[name] = NodeObserved(name, state, reason, rack)
+            seen[name] = NodeObserved(name, state, reason, rack, offer_of(labels))
         elif not observed.nodes:
             # A cluster without any node is an operator that cannot see nodes.
             seen[name] = NodeObserved(name, NodeState.UNKNOWN, "no node can be seen")

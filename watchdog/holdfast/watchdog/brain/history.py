@@ -34,6 +34,7 @@ from holdfast.api.policy import Policy, XidAction
 from holdfast.api.round import Follows, Restore, Round, Tier
 from holdfast.api.status import Checkpoint, JobPhase
 from holdfast.watchdog.brain.incidents import close, count_loss, healed_by, note
+from holdfast.watchdog.brain.ledger import NO_PARTS, Parts
 from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.rewinds import came_to, known_checkpoints, up_to, with_commit
 from holdfast.watchdog.brain.rounds import GROWTH, can_grow
@@ -62,7 +63,7 @@ def progressed(state: JobState, event: Event, now: float) -> Step:
     if state.recovery is not None and state.recovery.incidents:
         return ignore(state, "a fault was found in this round after that step")
     at = event.completed_at if event.completed_at is not None else now - event.age_s
-    after = _reached(state, event.step, at)
+    after = _reached(state, event.step, at, Parts(event.data_us, event.checkpoint_us))
     if state.progressed and state.step is not None:
         return Step(after, (), Reason(PROGRESS, f"step {event.step}"))
     return _began(after, event.round, at)
@@ -187,8 +188,8 @@ def _bounded(state: JobState, known: tuple[Checkpoint, ...]) -> tuple[Checkpoint
     return (*(needed[step] for step in sorted(needed)), *newest)
 
 
-def _reached(state: JobState, step: int, at: float) -> JobState:
-    """Every rank of the newest round has completed `step`, at `at` or before.
+def _reached(state: JobState, step: int, at: float, told: Parts = NO_PARTS) -> JobState:
+    """Every rank of the newest round has completed `step`, at `at` or before; `told` is what its steps waited for.
 
     Trained again is not progress: only a step beyond every earlier one forgives the failures before it.
     """
@@ -197,7 +198,7 @@ def _reached(state: JobState, step: int, at: float) -> JobState:
         step=max(step, state.step or 0),
         high_step=max(step, state.high_step),
         publishes=True,
-        ledger=state.ledger.step(step, at),
+        ledger=state.ledger.step(step, at, told),
         failures=() if step > state.high_step else state.failures,
     )
 

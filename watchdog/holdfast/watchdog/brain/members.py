@@ -131,6 +131,9 @@ def entered(state: JobState, event: Event, now: float) -> Step:
         high = max(state.high_step, event.last_step or 0)
         state = changed(state, fault_step=max(known, default=None), high_step=high)
     state = changed(state, publishes=state.publishes or event.reentrant)
+    member = state.member(event.member)
+    if member is not None and member.entered_round != event.round:
+        state = changed(state, ledger=state.ledger.enter())
     after = _with_member(
         state,
         event.member,
@@ -192,12 +195,15 @@ def node_changed(state: JobState, event: Event, now: float) -> Step:
     unready = tuple(each for each in state.unready if each != event.node)
     if event.state in (NodeState.NOT_READY, NodeState.GONE):
         unready = (*unready, event.node)[-UNREADY_KEPT:]
-    racks = state.racks
-    if event.state is NodeState.GONE:  # it may come back somewhere else
+    racks, sold = state.racks, state.sold
+    if event.state is NodeState.GONE:  # it may come back somewhere else, as something else
         racks = {node: rack for node, rack in racks.items() if node != event.node}
+        sold = {node: offer for node, offer in sold.items() if node != event.node}
     elif event.rack and len(racks) < RACKS_KEPT:
         racks = {**racks, event.node: event.rack}
-    state = changed(state, unready=unready, racks=racks)
+    if event.offer is not None and event.state is not NodeState.GONE and len(sold) < RACKS_KEPT:
+        sold = {**sold, event.node: event.offer} if sold.get(event.node) != event.offer else sold
+    state = changed(state, unready=unready, racks=racks, sold=sold)
     match event.state:
         case NodeState.GONE:
             return _node_gone(state, event, now)
@@ -243,6 +249,8 @@ def is_news(state: JobState, event: NodeChanged | PodChanged) -> bool:
         waits = event.state is PodState.PENDING and bool(event.reason)
         return waits or _waited(state, event.member) or (known and event.state is not PodState.RUNNING)
     if event.state is not NodeState.READY or event.rack not in ("", state.racks.get(event.node)):
+        return True
+    if event.offer not in (None, state.sold.get(event.node)):
         return True
     return event.node in state.unready or any(_is_drain_of(each, event.node) for each in state.departures)
 

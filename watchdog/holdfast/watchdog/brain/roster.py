@@ -98,11 +98,16 @@ def _stayed(member: Member, among: Set[str], at: float) -> bool:
     return member.standing is MemberState.PRESENT and member.joined_at <= at and member.name in among
 
 
+def _is_tested(member: Member, among: Set[str], at: float) -> bool:
+    return member.standing is MemberState.TESTING and member.name not in among
+
+
 ABSENT: Final = Selection(lambda member, among, at: member.standing not in THERE)
 UNHEARD: Final = Selection(lambda member, among, at: member.standing is MemberState.UNKNOWN)
 RESPAWNED: Final = Selection(lambda member, among, at: not member.reentrant)
 BEYOND: Final = Selection(lambda member, among, at: member.name not in among)
 STAYED: Final = Selection(_stayed)
+TESTED: Final = Selection(_is_tested)
 
 
 @dataclass
@@ -209,6 +214,10 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
     def beyond(self, names: Set[str]) -> Set[str]:
         """Names of the members that are not among `names`; remembered for the `names` last asked about."""
         return self._selected(BEYOND, names)
+
+    def tested(self, names: Set[str]) -> Set[str]:
+        """Names of the members beyond `names` whose devices are tested; remembered as `beyond` is."""
+        return self._selected(TESTED, names)
 
     def stayed(self, names: Set[str], at: float) -> Set[str]:
         """Names of the members among `names` that are there and were so `at`; remembered as `beyond` is."""

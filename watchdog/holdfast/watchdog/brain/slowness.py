@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.api.finding import Confidence, Finding, SlowCause, Slowness
+from holdfast.api.finding import Confidence, Finding, FindingKind, SlowCause, Slowness
 from holdfast.api.incident import Incident, Slowed
+from holdfast.watchdog.brain.accounts import Charge
 from holdfast.watchdog.brain.incidents import update
 from holdfast.watchdog.brain.saves import in_force
 from holdfast.watchdog.brain.state import JobState, SlowRanks, SlowStage
@@ -153,4 +154,6 @@ def _charged(state: JobState, record: SlowRanks, steps: int) -> tuple[JobState, 
         )
 
     state, effects = rewrite(state, record.incident, charged)
-    return changed(state, slowed_rank_s=state.slowed_rank_s + rank_s), effects
+    charge = Charge(record.incident, FindingKind.STRAGGLER.value, record.node or "")
+    ledger = state.ledger.slowed(rank_s, charge)
+    return changed(state, slowed_rank_s=state.slowed_rank_s + rank_s, ledger=ledger), effects

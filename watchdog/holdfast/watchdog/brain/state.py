@@ -11,11 +11,12 @@ from holdfast.api.finding import FindingKind, ProvedBy, Slowness
 from holdfast.api.incident import Incident, IncidentState, Rung
 from holdfast.api.learningrate import LearningRateCut
 from holdfast.api.plan import NodeOrder, Plan
-from holdfast.api.policy import Policy
+from holdfast.api.policy import Offer, Policy
 from holdfast.api.round import Desired, Entry, Follows, Restore, Round
 from holdfast.api.selftest import TestLevel
 from holdfast.api.status import Checkpoint, JobPhase
 from holdfast.watchdog.brain.ledger import Ledger
+from holdfast.watchdog.brain.ledgerofbefore import LedgerOfBefore
 from holdfast.watchdog.brain.roster import Member, MemberState, Roster
 
 
@@ -262,7 +263,8 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     self-tests that are waited for by member, `fit` whom the spec does not suit, `tested_at` when a node last
     passed a test, `digests` what was computed by whom: check and kind of device, result, nodes. `probation` are
     nodes that are being trusted again, `reputed` those avoided for what other jobs know of them. `racks` are
-    the failure domains of nodes, as far as the cluster tells. `paced_at` is when a checkpoint was last asked
+    the failure domains of nodes, `sold` what they are and how they are paid for,
+    as far as the cluster tells. `paced_at` is when a checkpoint was last asked
     for because it was due, `storage_restores` how many faults needed one. `went_back` tells
     why the job went back for what its losses were, NaN or too high. `ended_at` is when the
     job succeeded or failed, None while it goes on. `publishes` once the script has said
@@ -310,7 +312,9 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     missing: dict[str, Missing] = {}  # in the order in which they are missed
     unready: tuple[str, ...] = ()
     pending: str = ""
-    ledger: Ledger = Ledger()
+    ledger: Ledger = msgspec.field(default=Ledger(), name="books")
+    # What an earlier version kept; the first event takes it over.
+    ledger_of_before: LedgerOfBefore | None = msgspec.field(default=None, name="ledger")
     number_floor: int = 0
     comparable: bool = False
     verified_step: int | None = None
@@ -323,6 +327,7 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     probation: dict[str, Probation] = {}
     reputed: tuple[str, ...] = ()
     racks: dict[str, str] = {}
+    sold: dict[str, Offer] = {}
     paced_at: float = 0.0
     storage_restores: int = 0
     ended_at: float | None = None

@@ -7,7 +7,7 @@ import msgspec
 
 from holdfast.api.plan import JobReport
 from holdfast.api.round import Follows, Round
-from holdfast.api.status import JobPhase, JobStatus, Membership, PendingTest, reading
+from holdfast.api.status import Bill, JobPhase, JobStatus, Membership, PendingTest, reading
 from holdfast.watchdog.brain.saves import cadence_of
 from holdfast.watchdog.brain.selftests import waits_for
 from holdfast.watchdog.brain.state import JobState
@@ -69,8 +69,19 @@ def status_of(state: JobState, progress: Progress | None, now: float) -> JobStat
         observed=state.policy is not None and state.policy.observe,
         unfollowed=unfollowed(state),
         tests=tuple(islice(pending_tests(state), REPORTED_TESTS)),
+        bill=bill_of(state, now),
         tests_total=0 if state.ended_at is not None else len(state.trials),
     )
+
+
+def bill_of(state: JobState, now: float) -> Bill | None:
+    """What the job has cost, and may cost; None without a price, and before the first member joined."""
+    spent, currency = state.ledger.spent(now), state.ledger.currency
+    budget = state.policy.budget if state.policy is not None else None
+    if spent is None or not currency:
+        return None
+    cost = (spent.gpu_s / 3600.0, spent.cost, currency)
+    return Bill(*cost, budget.amount, budget.alert_ratio) if budget is not None else Bill(*cost)
 
 
 def unfollowed(state: JobState) -> str:

@@ -37,6 +37,7 @@ from holdfast.api.event import (
 )
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain import departures, healing, history, members, nodes, requests, rewinds
+from holdfast.watchdog.brain.holding import booked
 from holdfast.watchdog.brain.observing import is_observed, observe
 from holdfast.watchdog.brain.settling import next_wakeup, settle
 from holdfast.watchdog.brain.state import ENDED, JobState
@@ -54,11 +55,12 @@ def initial(job: str) -> JobState:
 
 def advance(state: JobState, event: Event, now: float) -> Step:
     """Apply one event. Total: no event in any phase raises."""
+    if state.ledger_of_before is not None:
+        state = changed(state, ledger=state.ledger_of_before.carried(), ledger_of_before=None)
     step = observe(state, event, now, _act) if is_observed(state, event) else _act(state, event, now)
     after = step.state
-    price = after.policy.gpu_hour if after.policy is not None else None
-    # The time since the last change of phase, of GPUs or of their price goes into the ledger.
-    ledger = after.ledger.follow(after.phase, _gpus_held(after), price, now)
+    # The time since the last change of what is held, of what for or of its price goes into the ledger.
+    ledger = booked(state, after, event, now)
     if state.phase is not after.phase:
         after = changed(after, ledger=ledger, ended_at=now if after.phase in ENDED else None)
     elif ledger is not after.ledger:
@@ -70,15 +72,6 @@ def _act(state: JobState, event: Event, now: float) -> Step:
     """What the event and the state after it lead to."""
     handler = TRANSITIONS[state.phase, type(event)]
     return handler(state, event, now).then(settle, now)
-
-
-def _gpus_held(state: JobState) -> int:
-    """The ranks that GPUs are held for: of the newest round, before the first of the members that are there."""
-    if state.policy is None or state.phase in (*ENDED, JobPhase.SUSPENDED):
-        return 0
-    if state.round is not None:
-        return state.round.world_size
-    return min(state.eligible_count(), state.policy.nodes_max) * state.policy.processes_per_node
 
 
 def _ignored(why: str) -> Handler:

@@ -79,6 +79,7 @@ class Progress:
         self._ranks_at: Counter[int] = Counter()  # how many ranks are at a step, by the steps there are
         self._told_step: int | None = None
         self._told_at = -math.inf
+        self._data_s = self._checkpoint_s = 0.0  # what all ranks waited for in the round's steps
 
     def observe(self, sample: Sample, now: float) -> Sequence[RoundProgressed]:
         """Take a sample. An event when the round's first step is complete everywhere, at most one a second later.
@@ -94,6 +95,7 @@ class Progress:
                 self._before = self._newest if self._newest.newest else self._before
                 self._newest = _Heard(RoundInForce(sample.round.job))
                 self._newest.round.follow(sample)
+                self._data_s = self._checkpoint_s = 0.0
         if not isinstance(sample, Reported):
             return ()
         self._take(sample, now)
@@ -109,7 +111,8 @@ class Progress:
             there = [(rank, each) for rank, each in self._newest.newest.items() if each.step == step]
             age_s = min([now - self._newest.at[rank] + each.progress_age_s for rank, each in there])
         self._told_step, self._told_at = step, now
-        return (RoundProgressed(number, step, max(0.0, age_s)),)
+        data_us, checkpoint_us = max(0, round(self._data_s * 1e6)), max(0, round(self._checkpoint_s * 1e6))
+        return (RoundProgressed(number, step, max(0.0, age_s), None, data_us, checkpoint_us),)
 
     def _take(self, reported: Reported, now: float) -> None:
         heard, ranks_at, is_over = self._newest, self._ranks_at, self._round.number is None
@@ -121,6 +124,10 @@ class Progress:
             heard.at[rank] = now
             if is_over or step == stepped_before:
                 continue  # nearly every sample of a step that takes longer than the interval of the reports
+            if (work := sample.work) is not None:
+                known = before.work if before is not None else None
+                self._data_s += work.data_s - (known.data_s if known is not None else 0.0)
+                self._checkpoint_s += work.checkpoint_s - (known.checkpoint_s if known is not None else 0.0)
             if stepped_before is not None:
                 ranks_at[stepped_before] -= 1
                 if not ranks_at[stepped_before]:

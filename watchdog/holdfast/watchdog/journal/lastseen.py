@@ -13,9 +13,9 @@ from holdfast.api.errors import Malformed
 from holdfast.api.status import Hearing, JobPhase, LastSeen, NodeStatus, RankStatus, reading
 from holdfast.api.telemetry import ProcessState
 from holdfast.watchdog.brain.status import status_of
-from holdfast.watchdog.brain.step import Brain, turn
+from holdfast.watchdog.brain.step import Brain
 from holdfast.watchdog.detectors.progress import mean
-from holdfast.watchdog.journal.replay import newest
+from holdfast.watchdog.journal.replay import recalled
 from holdfast.watchdog.store.store import Fence, Snapshot, Store
 
 ENDED: Final = (JobPhase.SUCCEEDED, JobPhase.FAILED)
@@ -53,10 +53,8 @@ def recall(store: Store, job: str, *, brain: Brain) -> LastSeen | None:
     journal tells: the ranks of its newest round, and the step that all of them had completed. Raises Unavailable,
     Damaged.
     """
-    origin = newest(store, job, brain=brain)
-    state, at = origin.state, origin.at
-    for line in store.tail(job, origin.offset):
-        state, at = turn(brain, state, line.event, line.at).state, line.at
+    left = recalled(store, job, brain=brain)
+    state, at = left.state, left.at
     found = kept(store, job)
     if found is not None:
         last, offset = found

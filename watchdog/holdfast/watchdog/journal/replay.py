@@ -53,6 +53,15 @@ def newest(store: Store, job: str, *, brain: Brain) -> Origin:
     return msgspec.structs.replace(_beginning(store.extent(job), job, brain=brain), passed_over=passed_over)
 
 
+def recalled(store: Store, job: str, *, brain: Brain) -> Origin:
+    """The job as it was left: the newest snapshot with the lines behind it. Raises Unavailable, Damaged."""
+    origin = newest(store, job, brain=brain)
+    state, offset, at = origin.state, origin.offset, origin.at
+    for line in store.tail(job, origin.offset):
+        state, offset, at = turn(brain, state, line.event, line.at).state, line.offset, line.at
+    return Origin(state, offset, at)
+
+
 def oldest(store: Store, job: str, *, brain: Brain) -> Origin:
     """The journal's beginning; where that was compacted, the earlier snapshot. Raises Unavailable, Damaged."""
     extent = store.extent(job)

@@ -7,6 +7,7 @@ from typing import Final
 from holdfast.api.exposition import Page
 from holdfast.api.finding import FindingKind
 from holdfast.api.incident import Incident, IncidentState, Rung
+from holdfast.api.ledger import Row
 from holdfast.api.policy import ModelFlops
 from holdfast.api.round import Round
 from holdfast.api.selftest import Verdict
@@ -163,20 +164,26 @@ def write_worth(page: Page, state: JobState, *, step_time_s: float | None, now: 
     Of a script that publishes no steps nobody knows which of its time was useful.
     """
     shown = shown_phase(state, step_time_s, now)
-    job, spent, price = state.job, state.ledger.spent(now), state.ledger.price
+    job, spent, currency = state.job, state.ledger.spent(now), state.ledger.currency
     if spent is not None:
         page.put("holdfast_job_time_seconds", spent.held_s, job, "suspended")
         page.put("holdfast_job_gpu_seconds_total", spent.gpu_s, job)
-        page.put("holdfast_job_cost_total", spent.cost if price else None, job, price.currency if price else "")
+        page.put("holdfast_job_cost_total", spent.cost if currency else None, job, currency)
+        accounts = state.ledger.at(now)
+        for row in Row:
+            amount = accounts.of(row)
+            page.put("holdfast_job_gpu_time_seconds", amount.gpu_s, job, row.value)
+            page.put("holdfast_job_gpu_time_cost", amount.price if currency else None, job, row.value, currency)
     if spent is not None and state.publishes:
         page.put("holdfast_job_ettr_ratio", ettr_of(state, shown, now), job)
         page.put("holdfast_job_time_seconds", spent.useful_s, job, "useful")
         page.put("holdfast_job_time_seconds", spent.lost_s, job, "lost")
-        page.put("holdfast_job_gpu_time_seconds", spent.useful_gpu_s, job, "useful")
-        page.put("holdfast_job_gpu_time_seconds", spent.lost_gpu_s, job, "lost")
-    if state.policy is not None and state.policy.gpu_hour is not None:
-        cost = state.policy.gpu_hour
-        page.put("holdfast_job_gpu_hour_cost", cost.amount, job, cost.currency)
+    if state.policy is not None and (price := state.policy.gpu_hour) is not None:
+        mean = state.ledger.price_of_now if state.policy.prices else None
+        page.put("holdfast_job_gpu_hour_cost", price.amount if mean is None else mean, job, price.currency)
+        if (budget := state.policy.budget) is not None:
+            page.put("holdfast_job_budget", budget.amount, job, price.currency)
+            page.put("holdfast_job_budget_alert_ratio", budget.alert_ratio, job)
 
 
 def write_utilization(page: Page, state: JobState, tokens_per_s: float | None) -> None:

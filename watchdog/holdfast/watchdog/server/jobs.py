@@ -12,9 +12,11 @@ from holdfast.api.errors import InvalidInput, InvalidSpec, Malformed, Problem
 from holdfast.api.event import JobSubmitted, Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionRequest, InterventionState
+from holdfast.api.ledger import LedgerReport
 from holdfast.api.policy import Policy
 from holdfast.api.status import Hearing, JobStatus, NodeStatus, RankStatus
 from holdfast.api.telemetry import GpuHealth, GpuSample
+from holdfast.watchdog.brain.costs import report_of
 from holdfast.watchdog.brain.reputation import namespace_of
 from holdfast.watchdog.brain.status import status_of, with_trouble
 from holdfast.watchdog.server.answer import CALLER, READERSHIP, Handler, NotFound, answer
@@ -72,6 +74,12 @@ def shows(read: Callable[[JobHost], object]) -> Handler:
 def status(host: JobHost) -> JobStatus:
     """The job as it is now."""
     return with_trouble(status_of(host.job.shown, host.job.progress, host.clock.now()), host.job.trouble)
+
+
+def ledger(host: JobHost) -> LedgerReport:
+    """Where every GPU-second went until now; of a job that has ended, until its end."""
+    ended_at = host.job.state.ended_at
+    return report_of(host.job.shown, host.clock.now() if ended_at is None else ended_at)
 
 
 def ranks(host: JobHost) -> tuple[RankStatus, ...]:

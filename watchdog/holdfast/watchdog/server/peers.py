@@ -342,7 +342,8 @@ def _take_from_operator(host: JobHost, message: FromOperator) -> None:
         case NodeObserved():
             if message.rack:
                 host.observe(detector.Placed(message.node, message.rack))
-            host.see(event.NodeChanged(message.node, message.state, message.reason, message.rack))
+            told = (message.node, message.state, message.reason, message.rack, message.offer)
+            host.see(event.NodeChanged(*told))
         case PodObserved():
             host.pods.see(message)
             host.see(event.PodChanged(message.member, message.node, message.state, message.reason, message.end))
