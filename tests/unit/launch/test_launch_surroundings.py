@@ -102,9 +102,11 @@ def test_a_port_that_is_in_use_on_another_address_of_the_host_is_not_reserved(
 
 
 def test_a_connection_from_a_port_keeps_a_store_from_having_it() -> None:
-    with socket.create_server(("127.0.0.2", 0)) as server:
-        with socket.create_connection(server.getsockname(), source_address=("127.0.0.3", 0)) as connection:
-            assert not _is_free_on_all(connection.getsockname()[1])
+    with (
+        socket.create_server(("127.0.0.2", 0)) as server,
+        socket.create_connection(server.getsockname(), source_address=("127.0.0.3", 0)) as connection,
+    ):
+        assert not _is_free_on_all(connection.getsockname()[1])
 
 
 def test_a_reserved_port_is_given_to_nobody_else_and_can_be_listened_on() -> None:

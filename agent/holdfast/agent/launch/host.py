@@ -57,8 +57,8 @@ class ReservedPorts:
 
 
 def _reserved(address: str) -> socket.socket:
-    """A socket on a port of `address` that nobody uses on another address of this host either: stores listen on all
-    of them. Raises OSError.
+    """A socket on a port of `address` that nobody uses on another address of this host either, for stores listen on
+    all of them. Raises OSError.
     """
     for _ in range(_TRIES):
         reserved = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
