@@ -18,6 +18,7 @@ from holdfast.api.incident import Incident
 from holdfast.api.intervention import Forecast, InterventionOutcome, InterventionRequest
 from holdfast.api.plan import Plan
 from holdfast.api.round import Desired
+from holdfast.api.stacks import Standstill
 from holdfast.api.standing import STANDING_HEADER
 from holdfast.api.status import JobStatus, NodeStatus, RankStatus
 from holdfast.api.workeroutput import KeptOutput
@@ -117,6 +118,10 @@ class WatchdogClient:
 
     def nodes(self) -> tuple[NodeStatus, ...]:
         return self._read("nodes", tuple[NodeStatus, ...])
+
+    def standing(self) -> Standstill:
+        """Where the ranks stand now."""
+        return self._read("stacks", Standstill)
 
     def outputs(self, *, rank: int | None = None, node: str | None = None) -> tuple[KeptOutput, ...]:
         """The end of what gone processes wrote, of a rank or, without one, on a node: newest first."""
