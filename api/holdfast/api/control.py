@@ -28,6 +28,7 @@ from holdfast.api.membership import (
 from holdfast.api.memory import NodeMemory
 from holdfast.api.policy import SpikeLimits
 from holdfast.api.round import Endpoint, Reentry, Restore, Seat
+from holdfast.api.stacks import FlightTold, FlightWanted
 from holdfast.api.telemetry import NonFinite
 
 CONTROL_VARIABLE = "HOLDFAST_CONTROL"
@@ -172,7 +173,7 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
     nonfinite: NonFinite | None = None
 
 
-ToWorker = Assignment | RoundEnded | RoundWord
+ToWorker = Assignment | RoundEnded | RoundWord | FlightWanted
 FromWorker = (
     Attached
     | Reenters
@@ -184,6 +185,7 @@ FromWorker = (
     | RunDescribed
     | Restored
     | Finished
+    | FlightTold
 )
 
 

@@ -6,7 +6,7 @@ Events are facts: something happened. Judgements arrive as `FindingMade`.
 import msgspec
 
 from holdfast.api.checkpoint import StoredCheckpoint
-from holdfast.api.finding import Finding, ProvedBy
+from holdfast.api.finding import Evidence, Finding, ProvedBy
 from holdfast.api.intervention import InterventionRequest
 from holdfast.api.plan import NodeState, PodEnd, PodState
 from holdfast.api.policy import Offer, Policy
@@ -119,6 +119,13 @@ class RunRecorded(msgspec.Struct, frozen=True, tag=True):
     round: int
     digest: str
     manifest: RunManifest
+
+
+class StacksTaken(msgspec.Struct, frozen=True, tag=True):
+    """Where the ranks stood that an incident is about, before anything was ended: evidence, and no more."""
+
+    incident: str
+    evidence: tuple[Evidence, ...]
 
 
 class RestoreReported(msgspec.Struct, frozen=True, tag=True):
@@ -252,6 +259,7 @@ Event = (
     | CheckpointRecorded
     | StorageListed
     | RunRecorded
+    | StacksTaken
     | RestoreReported
     | RoundProgressed
     | FindingMade

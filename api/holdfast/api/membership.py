@@ -15,6 +15,7 @@ from holdfast.api.checkpoint import StoredCheckpoint
 from holdfast.api.round import Follows, Reentry, Shown, Tier
 from holdfast.api.runmanifest import RunManifest
 from holdfast.api.selftest import Tested, TestWanted
+from holdfast.api.stacks import StacksWanted, StackTold
 from holdfast.api.telemetry import RankNonFinite
 from holdfast.api.workeroutput import WorkerOutput
 
@@ -27,7 +28,8 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     run now (a reconnect), `shown` the greatest number it was ever shown, 0 for none: what a watchdog has lost of
     its memory shows by it. `transfer_port` is where its transfer server listens, 0 without one. `warm` says
     that workers can be forked without importing torch. `nodes` is the range (least, most) the launcher was
-    started with; it becomes the job's when nobody has submitted the job.
+    started with; it becomes the job's when nobody has submitted the job. `tells_stacks`: it understands
+    `StacksWanted`.
     """
 
     job: Job
@@ -42,6 +44,7 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     nodes: tuple[Whole, Whole] | None = None
     shown: Whole = 0
     transfer_port: Port = 0
+    tells_stacks: bool = False
 
 
 class Warmed(msgspec.Struct, frozen=True, tag=True):
@@ -239,5 +242,6 @@ FromLauncher = (
     | Leave
     | Tested
     | WorkerOutput
+    | StackTold
 )
-ToLauncher = Shown | RoundWord | TestWanted | Refused
+ToLauncher = Shown | RoundWord | TestWanted | StacksWanted | Refused

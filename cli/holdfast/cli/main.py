@@ -40,6 +40,8 @@ COMMANDS: Mapping[str, Command] = {
     "incidents": Command("holdfast.cli.commands.history:incidents", "What broke, and what was done about it."),
     "why": Command("holdfast.cli.commands.history:why", "The whole story of one incident."),
     "cost": Command("holdfast.cli.commands.cost:cost", "Where the GPU-hours and the money went."),
+    "stacks": Command("holdfast.cli.commands.stacks:stacks", "Where each rank stands now."),
+    "flight": Command("holdfast.cli.commands.stacks:flight", "Which rank is behind in its collectives."),
     "journal": Command("holdfast.cli.commands.history:journal", "Every event that was recorded."),
     "replay": Command("holdfast.cli.commands.history:replay", "Feed the journal to the brain again and compare."),
     "evict": Command("holdfast.cli.commands.intervene:evict", "Take a node out of the job."),

@@ -19,6 +19,7 @@ from holdfast.api.intervention import Forecast, InterventionOutcome, Interventio
 from holdfast.api.ledger import LedgerReport
 from holdfast.api.plan import Plan
 from holdfast.api.round import Desired
+from holdfast.api.stacks import Standstill
 from holdfast.api.standing import STANDING_HEADER
 from holdfast.api.status import JobStatus, NodeStatus, RankStatus
 from holdfast.api.workeroutput import KeptOutput
@@ -122,6 +123,10 @@ class WatchdogClient:
     def ledger(self) -> LedgerReport:
         """Where every GPU-second went."""
         return self._read("ledger", LedgerReport)
+
+    def standing(self) -> Standstill:
+        """Where the ranks stand now."""
+        return self._read("stacks", Standstill)
 
     def outputs(self, *, rank: int | None = None, node: str | None = None) -> tuple[KeptOutput, ...]:
         """The end of what gone processes wrote, of a rank or, without one, on a node: newest first."""

@@ -8,7 +8,7 @@ from holdfast.cli.target import Program
 
 
 def test_kubectl_is_answered_with_words_descriptions_and_a_directive() -> None:
-    assert suggestions(["st"]) == ["status\tWhere a job is.", ":4"]
+    assert suggestions(["sta"]) == ["status\tWhere a job is.", "stacks\tWhere each rank stands now.", ":4"]
     assert suggestions(["completion", "z"]) == ["zsh", ":4"]
     assert suggestions(["status", "--conte"]) == ["--context\tThe kubeconfig context to use.", ":4"]
 

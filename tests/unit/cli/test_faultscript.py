@@ -35,6 +35,7 @@ from holdfast.api.event import (
     RoundBegan,
     RoundProgressed,
     RunRecorded,
+    StacksTaken,
     StorageListed,
     WatchdogStarted,
 )
@@ -259,6 +260,7 @@ BROUGHT_ABOUT_BY: dict[type, tuple[Deed, ...]] = {
     NodeDeparting: (Deed.PREEMPT,),
     NodeChanged: (Deed.DRAIN, Deed.KILL_NODE),
     MemberTested: (Deed.COMPUTE_WRONG,),
+    StacksTaken: (Deed.STOP_WORKER,),
     ReplicasAgreed: (Deed.FLIP_BIT,),  # by its absence
     ConditionOver: (Deed.HOT,),  # a temperature that falls again
     NodeReputed: (Deed.XID, Deed.GPU_LOST),

@@ -47,6 +47,7 @@ def test_the_environment_is_torchruns_plus_ours() -> None:
     assert environment_of("10.0.0.1", {"PATH": "/bin", "RANK": "77"}) == {
         "PATH": "/bin",
         "OMP_NUM_THREADS": "1",
+        "TORCH_FR_BUFFER_SIZE": "64",
         "RANK": "3",
         "LOCAL_RANK": "1",
         "WORLD_SIZE": "4",

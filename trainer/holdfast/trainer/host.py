@@ -31,6 +31,8 @@ from holdfast.api.errors import Damaged, InvalidInput, Malformed, Problem, Unava
 from holdfast.api.membership import SaveWanted, Verified
 from holdfast.api.rehearsal import REHEARSAL_VARIABLE, Rehearsal, read_rehearsal
 from holdfast.api.round import Endpoint, Restore, Tier
+from holdfast.api.stacks import FlightTold, FlightWanted
+from holdfast.trainer.flight import last_collectives
 from holdfast.trainer.stay import Stay
 from holdfast.wire.frame import FrameReader, frame
 from holdfast.wire.unixsocket import reachable
@@ -274,6 +276,8 @@ class Launcher:
                     self._wanted = message
                 case Verified():
                     self._verified = message
+                case FlightWanted():
+                    self.say(FlightTold(message.number, last_collectives()))
             self._align()
             self._changed.notify_all()
 

@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import ctypes
 import datetime
+import faulthandler
 import json
 import os
 import random
@@ -30,6 +31,7 @@ from holdfast.agent.launch.forking import EntrypointKind, Fork
 from holdfast.api import rankrecord
 from holdfast.api.control import RUN_DIRECTORY_VARIABLE, record_file_name
 from holdfast.api.rankrecord import UNKNOWN_INT, HealthZone, Phase, ProofZone, ReplicaZone, StepZone
+from holdfast.api.stacks import SIGNAL, stacks_file_name
 
 # Source: the constants of prctl(2), https://man7.org/linux/man-pages/man2/prctl.2.html
 _PR_SET_PDEATHSIG = 1
@@ -58,6 +60,7 @@ def become_worker(request: Fork, *, parent: int, warm: bool) -> NoReturn:
             os.execve(sys.executable, [sys.executable, "-u", *flags, *request.argv], request.env)
         _reseed()
         make_stores_wait()
+        write_stacks_when_asked(request.env)
         ended_with = _run_main(request)
         # As an interpreter ends: threads are waited for, then exit functions run.
         threading._shutdown()  # type: ignore[attr-defined]
@@ -217,6 +220,20 @@ def write_first_record(environment: Mapping[str, str], *, pid: int, now_ns: int)
     fresh = path.with_name(f"{path.name}.{pid}")
     fresh.write_bytes(record)
     os.replace(fresh, path)
+
+
+def write_stacks_when_asked(environment: Mapping[str, str]) -> None:
+    """Have this process write the stacks of its threads to a file in its run directory when it gets `SIGNAL`.
+
+    It is written by C code that needs no lock of the interpreter, so also by a process whose Python never gets
+    anywhere. Raises OSError when the run directory cannot be written.
+    Source: https://docs.python.org/3/library/faulthandler.html#faulthandler.register
+    """
+    if RUN_DIRECTORY_VARIABLE not in environment:
+        return
+    path = Path(environment[RUN_DIRECTORY_VARIABLE]) / stacks_file_name(os.getpid())
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    faulthandler.register(SIGNAL, file=descriptor, all_threads=True, chain=False)
 
 
 def make_stores_wait() -> None:

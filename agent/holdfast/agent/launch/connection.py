@@ -17,6 +17,7 @@ from holdfast.agent.launch.outbox import Outbox
 from holdfast.api.membership import Beat, FromLauncher, Join, Leave, Refused, RoundWord, ToLauncher
 from holdfast.api.round import Shown
 from holdfast.api.selftest import TestWanted
+from holdfast.api.stacks import StacksWanted
 from holdfast.api.workeroutput import WorkerOutput
 from holdfast.wire.access import Access
 from holdfast.wire.line import Line, Manner, TurnedAway
@@ -50,7 +51,7 @@ class Connection:
         job: str,
         heartbeat_interval_s: float,
         join: Callable[[], Join],
-        on_shown: Callable[[Shown | RoundWord | TestWanted], None],
+        on_shown: Callable[[Shown | RoundWord | TestWanted | StacksWanted], None],
     ) -> None:
         self._line = Line(access, "/v1/member", self, msgspec.msgpack.Decoder(ToLauncher), MANNER, job)
         self._heartbeat_interval_s = heartbeat_interval_s

@@ -61,16 +61,19 @@ class ControlServer:
             writer.close()
         self.path.unlink(missing_ok=True)
 
-    def tell(self, worker: int, message: ToWorker) -> None:
-        """Send to the worker whose process is `worker`; a connection that takes nothing more is closed."""
+    def tell(self, worker: int, message: ToWorker) -> bool:
+        """Send to the worker whose process is `worker`; a connection that takes nothing more is closed. Whether
+        there is one.
+        """
         writer = self._writers.get(worker)
         if writer is None:
-            return
+            return False
         if writer.transport.get_write_buffer_size() > _UNSENT_BYTES_MAX:
             log.warning("a worker does not read its control connection pid=%d", worker)
             writer.close()
-            return
+            return False
         writer.write(frame(self._encoder.encode(message)))
+        return True
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer: socket.socket = writer.get_extra_info("socket")

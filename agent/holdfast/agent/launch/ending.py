@@ -6,14 +6,13 @@ frames of their own files. The others are left out, unless there are no own ones
 
 import contextlib
 import re
-import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
-import holdfast
 from holdfast.api.rankrecord import SEQUENCE, STEP_SEQUENCE_OFFSET, UNKNOWN_INT, check_header, unpack_step
+from holdfast.api.stacks import is_own
 
 _HEADER = "Traceback (most recent call last):"
 _CHAINED = (
@@ -37,9 +36,6 @@ _AFTERWARDS = re.compile(r"^(?:\[|\+?-+(?: \d+ -+)?$|\d{4}-|Exception ignored|Tr
 _MESSAGE_LINES_MAX = 6
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
-# Installed packages and the standard library of any interpreter, also one that is not the launcher's; and what is
-# in no file, as the constructor of a dataclass.
-_INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|^<(?:frozen |string>)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +58,7 @@ class _Frame:
 
     @property
     def is_own(self) -> bool:
-        return not _INSTALLED.search(self.file) and not self.file.startswith(_ROOTS)
+        return is_own(self.file)
 
     @property
     def place(self) -> str:
@@ -79,9 +75,6 @@ class _Block:
     header: bool
     frames: list[_Frame]
     message: list[str]
-
-
-_ROOTS = tuple(f"{root}/" for root in (*holdfast.__path__, sysconfig.get_path("stdlib")))
 
 
 def raised_in(output: str) -> Raised | None:

@@ -46,6 +46,12 @@ class Kill(msgspec.Struct, frozen=True, tag=True):
     pid: int
 
 
+class Dump(msgspec.Struct, frozen=True, tag=True):
+    """Launcher: have the worker write where its threads are. Unknown ones are ignored."""
+
+    pid: int
+
+
 class Ready(msgspec.Struct, frozen=True, tag=True):
     """Warm parent: forks are served from now on. When `warm` is false they start cold, because of `reason`."""
 
@@ -85,5 +91,5 @@ class GroupGone(msgspec.Struct, frozen=True, tag=True):
     pid: int
 
 
-ToWarmParent = Fork | Kill
+ToWarmParent = Fork | Kill | Dump
 FromWarmParent = Ready | Forked | NotForked | Ended | GroupGone

@@ -63,6 +63,10 @@ class ForkServer:
         """SIGKILL a worker and its process group."""
         self._send(forking.Kill(pid))
 
+    def dump(self, pid: int) -> None:
+        """Have a worker write where its threads are."""
+        self._send(forking.Dump(pid))
+
     async def run(self) -> None:
         """Keep a warm parent running until cancelled; then end it with all its workers."""
         delay_s = _FIRST_DELAY_S

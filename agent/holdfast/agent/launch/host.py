@@ -57,7 +57,7 @@ class ReservedPorts:
 
 
 def _reserved(address: str) -> socket.socket:
-    """A socket on a port of `address` that nobody uses on another address of this host either, for stores listen on
+    """A socket on a port of `address` that nobody uses on another address of this host: stores listen on
     all of them. Raises OSError.
     """
     for _ in range(_TRIES):

@@ -28,6 +28,7 @@ from holdfast.agent.launch.localset import Effect, KillWorker, LocalSet, Report,
 from holdfast.agent.launch.memoryfolder import folder_of
 from holdfast.agent.launch.processes import TestProcess, error_file, worker_environment
 from holdfast.agent.launch.settings import LauncherSettings
+from holdfast.agent.launch.stacks import StackTaker
 from holdfast.agent.launch.testing import Testing
 from holdfast.agent.launch.transfer import Transfer
 from holdfast.agent.memberfile import Member, own_pid_namespace, write_member
@@ -36,6 +37,7 @@ from holdfast.api.errors import Unavailable
 from holdfast.api.membership import Departing, Join, RoundWord, SaveWanted, Verified, Warmed, WorkerExited
 from holdfast.api.round import Closed, Shown
 from holdfast.api.selftest import TestWanted
+from holdfast.api.stacks import FlightTold, StacksWanted, StackTold
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +134,9 @@ class Launcher:
             on_shown=self._take_shown,
         )
         self._tails = logs.OutputTails(settings.log_dir, self._connection.report)
+        self._stacks = StackTaker(settings.run_dir, dump=self._fork_server.dump, ask=self._control.tell)
+        self._taking: asyncio.Task[None] | None = None  # where the workers stand
+        self._behind: Shown | None = None  # what was shown meanwhile, and is done afterwards
 
     async def run(self) -> Outcome:
         """Run until the job closes, the watchdog refuses us or a signal ends us; then no worker is left.
@@ -196,11 +201,16 @@ class Launcher:
             shown=self._set.desired.number if self._set.desired else 0,
             nodes=settings.nodes,
             transfer_port=self._transfer.port,
+            tells_stacks=True,
         )
 
     # What arrives.
 
-    def _take_shown(self, desired: Shown | RoundWord | TestWanted) -> None:
+    def _take_shown(self, desired: Shown | RoundWord | TestWanted | StacksWanted) -> None:
+        if isinstance(desired, StacksWanted):
+            if self._taking is None:
+                self._taking = asyncio.create_task(self._take_stacks(desired))
+            return
         if isinstance(desired, TestWanted):
             log.info(
                 "self-test wanted number=%d level=%s reason=%s", desired.number, desired.level, desired.reason
@@ -212,6 +222,9 @@ class Launcher:
         if isinstance(desired, SaveWanted | Verified):
             self._do(self._set.pass_on(desired))
             return
+        if self._taking is not None:
+            self._behind = desired
+            return
         log.info("shown kind=%s number=%d reason=%s", type(desired).__name__, desired.number, desired.reason)
         self._transfer.show(desired)
         self._do(self._set.show(desired, time.monotonic()))
@@ -220,8 +233,28 @@ class Launcher:
         elif self._departure is not None and self._set.seat is None:
             self._leave(self._departure)
 
+    async def _take_stacks(self, wanted: StacksWanted) -> None:
+        """Say where the workers of the round stand; what is shown meanwhile waits, for it may end them."""
+        try:
+            workers = {
+                slot.pid: slot.rank
+                for slot in self._set.slots
+                if slot.pid is not None and slot.round == wanted.round and slot.holds_process
+            }
+            for stack in await self._stacks.take(workers, wanted.number):
+                self._connection.report(StackTold(wanted.round, wanted.number, stack))
+        except OSError as error:
+            log.warning("the stacks of the workers could not be taken round=%d error=%s", wanted.round, error)
+        finally:
+            self._taking = None
+            behind, self._behind = self._behind, None
+            if behind is not None:
+                self._take_shown(behind)
+
     def _take_from_worker(self, worker: int, message: FromWorker) -> None:
-        if isinstance(message, Attached):
+        if isinstance(message, FlightTold):
+            self._stacks.told(worker, message)
+        elif isinstance(message, Attached):
             self._signs.forget(worker)  # its rank record tells of its steps
             self._do(self._set.attached(worker, time.monotonic()))
         else:
@@ -264,6 +297,7 @@ class Launcher:
         worker = self._workers.pop(message.pid, None)
         self._follower.finish(message.pid)
         self._signs.forget(message.pid)
+        self._stacks.forget(message.pid)
         if worker is None:
             return
         now, start = time.monotonic(), worker.start

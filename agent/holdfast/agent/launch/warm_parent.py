@@ -20,6 +20,7 @@ import msgspec
 
 from holdfast.agent.launch import forking
 from holdfast.agent.launch.child import become_worker
+from holdfast.api import stacks
 from holdfast.api.decoding import decode
 from holdfast.wire.frame import FrameReader, frame
 
@@ -86,10 +87,13 @@ class WarmParent:
                 return
             for payload in self._frames.feed(data):
                 request = decode(self._decoder, payload)
-                if isinstance(request, forking.Fork):
-                    self._fork(request)
-                else:
-                    self._kill(request.pid)
+                match request:
+                    case forking.Fork():
+                        self._fork(request)
+                    case forking.Kill():
+                        self._kill(request.pid)
+                    case forking.Dump() if request.pid in self._workers:
+                        os.kill(request.pid, stacks.SIGNAL)
             if not data:
                 return
 

@@ -55,7 +55,19 @@ from holdfast.watchdog.brain.selftests import (
     without_misfits,
 )
 from holdfast.watchdog.brain.state import JobState, Recovery, Suspicion, WentBack
-from holdfast.watchdog.brain.step import Dismiss, Effect, Notify, Pardon, Reason, Show, Step, changed, ignore, stay
+from holdfast.watchdog.brain.step import (
+    Dismiss,
+    Effect,
+    Notify,
+    Pardon,
+    Reason,
+    Show,
+    Step,
+    TakeStacks,
+    changed,
+    ignore,
+    stay,
+)
 from holdfast.watchdog.brain.stragglers import suspected
 from holdfast.watchdog.wording import in_words
 
@@ -71,6 +83,7 @@ NODE_FAULTS = (
     FindingKind.THERMAL,
     FindingKind.SELF_TEST,
 )
+STANDSTILLS = (FindingKind.HANG, FindingKind.COLLECTIVE_FAILED)
 # What may be no more than a worker's account of its peer's end.
 SYMPTOMS = (FindingKind.COLLECTIVE_FAILED, FindingKind.PROCESS_EXIT)
 
@@ -264,6 +277,8 @@ def _noted(
     if (known := same_fault(state, finding)) is None:
         state, incident, opened = open_incident(state, finding, now)
         effects = (opened,)
+        if finding.kind in STANDSTILLS and state.round is not None:  # before the round is ended
+            effects += (TakeStacks(incident.id, state.round, finding.subject.member),)
     else:
         incident = join_finding(known, finding, now)
         state, effects = update(state, incident)

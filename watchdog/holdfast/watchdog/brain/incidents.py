@@ -5,10 +5,20 @@ from typing import TypeVar
 
 import msgspec
 
+from holdfast.api.event import Event, StacksTaken
 from holdfast.api.finding import Finding, FindingKind
 from holdfast.api.incident import Action, Incident, IncidentState, Moment, Rung
 from holdfast.watchdog.brain.state import JobState
-from holdfast.watchdog.brain.step import Effect, IncidentClosed, IncidentOpened, IncidentUpdated, changed
+from holdfast.watchdog.brain.step import (
+    Effect,
+    IncidentClosed,
+    IncidentOpened,
+    IncidentUpdated,
+    Reason,
+    Step,
+    changed,
+    ignore,
+)
 
 KEPT_INCIDENTS = 256  # closed incidents beyond this live on in the store's incident table and the journal
 KEPT_EVIDENCE = 64
@@ -131,6 +141,17 @@ def act(state: JobState, ids: Iterable[str], action: Action) -> tuple[JobState, 
         )
 
     return _rewrite(state, set(ids), with_action, IncidentUpdated)
+
+
+def stacks_taken(state: JobState, event: Event, now: float) -> Step:
+    """Where the ranks stood joins its incident, which may be over by then."""
+    assert isinstance(event, StacksTaken)
+    incident = next((each for each in state.incidents if each.id == event.incident), None)
+    if incident is None:
+        return ignore(state, f"there is no incident {event.incident}")
+    first = incident.evidence[: KEPT_EVIDENCE - len(event.evidence)]
+    state, effects = update(state, msgspec.structs.replace(incident, evidence=(*first, *event.evidence)))
+    return Step(state, effects, Reason("evidence", f"the stacks of the ranks joined {incident.id}"))
 
 
 def paging(why: str, now: float) -> Action:

@@ -12,7 +12,7 @@ from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionOutcome
 from holdfast.api.membership import SaveWanted, Verified
 from holdfast.api.plan import Plan
-from holdfast.api.round import Desired
+from holdfast.api.round import Desired, Round
 from holdfast.api.selftest import TestWanted
 from holdfast.watchdog.brain.state import JobState
 
@@ -58,6 +58,17 @@ class Dismiss(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
+class TakeStacks(msgspec.Struct, frozen=True, tag=True):
+    """Ask where the ranks of `round` stand before anything of it is ended, and tell the incident (`StacksTaken`).
+
+    `member` is the culprit's, None when nobody is named.
+    """
+
+    incident: str
+    round: Round
+    member: str | None = None
+
+
 class IncidentOpened(msgspec.Struct, frozen=True, tag=True):
     incident: Incident
 
@@ -91,7 +102,9 @@ class Answered(msgspec.Struct, frozen=True, tag=True):
 
 
 IncidentEffect = IncidentOpened | IncidentUpdated | IncidentClosed
-Effect = Show | Publish | Save | Vouch | Examine | Dismiss | IncidentEffect | Notify | Pardon | Answered
+Effect = (
+    Show | Publish | Save | Vouch | Examine | Dismiss | TakeStacks | IncidentEffect | Notify | Pardon | Answered
+)
 
 
 P = ParamSpec("P")

@@ -32,11 +32,12 @@ from holdfast.api.event import (
     RoundBegan,
     RoundProgressed,
     RunRecorded,
+    StacksTaken,
     StorageListed,
     WatchdogStarted,
 )
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.brain import departures, healing, history, members, nodes, requests, rewinds
+from holdfast.watchdog.brain import departures, healing, history, incidents, members, nodes, requests, rewinds
 from holdfast.watchdog.brain.holding import booked
 from holdfast.watchdog.brain.observing import is_observed, observe
 from holdfast.watchdog.brain.settling import next_wakeup, settle
@@ -103,6 +104,7 @@ MOVES: Mapping[type, Handler] = {
     RestoreReported: history.restored,
     RoundProgressed: history.progressed,
     FindingMade: healing.found,
+    StacksTaken: incidents.stacks_taken,
     ReplicasAgreed: history.agreed,
     MemberTested: healing.tested,
     NodeDeparting: departures.node_departing,
@@ -129,6 +131,7 @@ TRANSITIONS: Mapping[tuple[JobPhase, type], Handler] = {
     (JobPhase.FAILED, InterventionRequested): requests.requested,  # Restart brings a failed job back
     (JobPhase.SUCCEEDED, InterventionRequested): requests.requested,  # Return alone is done
     (JobPhase.FAILED, FindingMade): healing.lost_after_the_end,
+    (JobPhase.FAILED, StacksTaken): incidents.stacks_taken,
     (JobPhase.FAILED, WatchdogStarted): members.watchdog_started,
     (JobPhase.FAILED, MemberJoined): members.joined,
     (JobPhase.FAILED, MemberLeft): members.left,

@@ -224,6 +224,7 @@ ROUTES = (
     # What the launchers are shown now: a round, or why there is none.
     Route("GET", f"{JOB}/round", jobs.shows(lambda host: host.job.state.desired), GET_JOB),
     Route("GET", f"{JOB}/nodes", jobs.nodes, GET_JOB),
+    Route("GET", f"{JOB}/stacks", jobs.stacks, GET_JOB),
     Route("GET", f"{JOB}/journal", jobs.journal, GET_JOB),
     Route("GET", f"{JOB}/logs", jobs.logs, GET_LOG),
     Route("POST", f"{JOB}/interventions", jobs.intervene, Role.OPERATE),

@@ -35,6 +35,7 @@ class Slot(Enum):
     SAVE = "save"
     VERIFIED = "verified"
     TEST = "test"
+    STACKS = "stacks"
     PACE = "pace"
     TAKEN = "taken"
 
@@ -101,11 +102,12 @@ class Connection:
 
 @dataclass(eq=False, kw_only=True)
 class LauncherConnection(Connection):
-    """A member's connection. `boot` as in `membership.Join`; `left`: it went on purpose."""
+    """A member's connection. `boot` and `tells_stacks` as in `membership.Join`; `left`: it went on purpose."""
 
     member: str
     node: str
     boot: str
+    tells_stacks: bool = False
     left: bool = False
 
 

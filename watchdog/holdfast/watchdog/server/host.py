@@ -10,11 +10,12 @@ import msgspec
 from aiohttp import WSCloseCode
 
 from holdfast.api.errors import Fenced, HoldfastError, Unavailable
-from holdfast.api.event import Event, InterventionRequested, JobSubmitted, NodeChanged, PodChanged
+from holdfast.api.event import Event, InterventionRequested, JobSubmitted, NodeChanged, PodChanged, StacksTaken
 from holdfast.api.intervention import InterventionOutcome, InterventionRequest, InterventionState
 from holdfast.api.membership import SaveWanted
 from holdfast.api.plan import JobReport, PodObserved, PodState
 from holdfast.api.round import shown_to
+from holdfast.api.stacks import RankStack, Standstill
 from holdfast.api.status import LastSeen, NodeStatus
 from holdfast.api.telemetry import NodeReport, Pace
 from holdfast.watchdog.brain.history import vouch
@@ -22,15 +23,28 @@ from holdfast.watchdog.brain.members import is_news
 from holdfast.watchdog.brain.requests import pending
 from holdfast.watchdog.brain.selftests import wanted_of
 from holdfast.watchdog.brain.status import pending_tests, report_of, status_of
-from holdfast.watchdog.brain.step import Answered, Dismiss, Effect, Examine, Notify, Publish, Save, Show, Vouch
+from holdfast.watchdog.brain.step import (
+    Answered,
+    Dismiss,
+    Effect,
+    Examine,
+    Notify,
+    Publish,
+    Save,
+    Show,
+    TakeStacks,
+    Vouch,
+)
 from holdfast.watchdog.detectors.detector import Heard, Reported, Sample
 from holdfast.watchdog.job import Job
 from holdfast.watchdog.journal import lastseen
 from holdfast.watchdog.metrics.counts import Tally
 from holdfast.watchdog.server.clock import WatchdogClock
 from holdfast.watchdog.server.connection import AgentConnection, Connection, Farewell, LauncherConnection, Slot
+from holdfast.watchdog.server.stackcalls import StackCalls
 from holdfast.watchdog.server.workeroutput import OutputShelf
 from holdfast.watchdog.settings import ClusterPolicy
+from holdfast.watchdog.standstill import evidence_of, standstill
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +82,7 @@ class JobHost:
         self.launchers: dict[str, LauncherConnection] = {}
         self.agents: dict[str, AgentConnection] = {}
         self.operators: set[Connection] = set()
+        self.stacks = StackCalls()
         self.pods = PodsSeen()
         self.taken: dict[str, NodeReport] = {}  # by node: the newest report
         self.taken_at: dict[str, float] = {}
@@ -291,6 +306,8 @@ class JobHost:
                     for member in members:
                         if (dismissed := self.launchers.pop(member, None)) is not None:
                             dismissed.outbox.finish(lost)
+                case TakeStacks():
+                    self._take_stacks(effect)
                 case Examine(member=member, wanted=asked):
                     self._tell(member, Slot.TEST, asked)
                 case Answered(outcome=outcome):
@@ -308,6 +325,23 @@ class JobHost:
             self._keeper = asyncio.get_running_loop().call_soon(self._keep)
         if effects:
             self._decided(self, effects)
+
+    async def standing(self) -> Standstill:
+        """Where the ranks of the round stand now, as far as they say so in time."""
+        round_ = self.job.state.round
+        told = () if round_ is None else await asyncio.shield(self.stacks.ask(self.launchers, round_))
+        return standstill(told, 0 if round_ is None else round_.world_size)
+
+    def _take_stacks(self, wanted: TakeStacks) -> None:
+        """What comes of it is evidence; the recovery goes on meanwhile, behind it on each connection."""
+
+        def note(answer: "asyncio.Future[tuple[RankStack, ...]]") -> None:
+            if not answer.cancelled() and (told := answer.result()):
+                self.record(
+                    StacksTaken(wanted.incident, evidence_of(told, wanted.round.world_size, self.clock.now()))
+                )
+
+        self.stacks.ask(self.launchers, wanted.round, wanted.member).add_done_callback(note)
 
     def _tell(self, member: str, slot: Slot, message: object) -> None:
         if (launcher := self.launchers.get(member)) is not None:

@@ -123,6 +123,11 @@ async def nodes(request: web.Request) -> web.Response:
     return answer([as_of_now(each, host.job.state.policy) for each in told])
 
 
+async def stacks(request: web.Request) -> web.Response:
+    """Where the ranks stand now. They are signalled for it, once a second at most, and train on."""
+    return answer(await hosted(request).standing())
+
+
 async def journal(request: web.Request) -> web.Response:
     """One page of the journal behind the line `after`, or from where it begins."""
     host, store = hosted(request), request.app[WATCHDOG].store

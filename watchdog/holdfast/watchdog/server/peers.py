@@ -14,6 +14,7 @@ from holdfast.api.errors import HoldfastError
 from holdfast.api.plan import FromOperator, NodeObserved, OperatorHello, PodObserved
 from holdfast.api.policy import Policy
 from holdfast.api.selftest import Tested
+from holdfast.api.stacks import StackTold
 from holdfast.api.telemetry import AgentHello, FromAgent, NodeReport, ReportTaken
 from holdfast.api.workeroutput import TAIL_BYTES_MAX, WorkerOutput
 from holdfast.watchdog.detectors import detector
@@ -76,7 +77,9 @@ async def _talk_to_launcher(request: web.Request, socket: Socket, outbox: Outbox
     except HoldfastError as error:
         await socket.send(msgspec.msgpack.encode(membership.Refused(str(error))))
         raise BadMessage(str(error)) from error
-    launcher = LauncherConnection(socket, outbox, member=join.member, node=join.node, boot=join.boot)
+    launcher = LauncherConnection(
+        socket, outbox, member=join.member, node=join.node, boot=join.boot, tells_stacks=join.tells_stacks
+    )
     older = host.launchers.get(launcher.member)
     host.launchers[launcher.member] = launcher
     if older is not None:
@@ -202,6 +205,8 @@ def heed(host: JobHost, launcher: LauncherConnection, message: membership.FromLa
             host.record(event.MemberTested(member, message.number, *found))
         case WorkerOutput():
             _wrote(host, launcher, message)
+        case StackTold():
+            host.stacks.told(member, message)
         # Detectors fence these by themselves: what an exit says of its node holds whatever the round.
         case membership.WorkerExited():
             host.observe(detector.Exited(member, launcher.node, message))

@@ -1,0 +1,127 @@
+"""A round that stands still, for three reasons: its incidents say where the ranks were before any was ended."""
+
+import json
+from typing import Any
+
+import pytest
+from embeddedrun import holdfast, job_file, running, wait_until
+
+HANGS = """
+import sys, threading, time
+from pathlib import Path
+import torch, torch.distributed as dist
+from holdfast.trainer import Run
+
+run = Run()
+folder = Path(sys.argv[1])
+
+def spin():
+    while True:
+        time.time()
+
+def wait_for_a_lock(lock):
+    lock.acquire()
+
+def sum_up():
+    dist.all_reduce(torch.ones(4))
+
+def stand_still(step):
+    if step == 8:
+        dist.broadcast(torch.ones(4), 1)
+    elif step == 16:
+        spin()
+    else:
+        lock = threading.Lock()
+        lock.acquire()
+        wait_for_a_lock(lock)
+
+def train(part):
+    for step in range(1, 400):
+        done = folder / f"done-{step}"
+        if part.rank == 1 and step in (8, 16, 24) and not done.exists():
+            done.touch()
+            stand_still(step)
+        if step == 30 and (folder / "end").exists():
+            return
+        sum_up()
+        time.sleep(0.02 if step < 30 else 0.2)
+        run.step(step, loss=1.0)
+
+run.enter(train)
+"""
+
+
+def line_of(words: str) -> int:
+    return next(at for at, line in enumerate(HANGS.splitlines(), 1) if words in line)
+
+
+def told(incident: dict[str, Any], source: str) -> list[str]:
+    return [each["says"] for each in incident["evidence"] if each["source"] == source]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], str, str]:
+    """The three incidents of one run, and what `holdfast stacks` and `flight` said while it trained on."""
+    folder = tmp_path_factory.mktemp("hangs")
+    more = "  faultPolicy: {hang: {timeout: 2s}, straggler: {sustained: 100000steps}}\n"
+    state = folder / "state"
+    job = job_file(folder, script=HANGS, words=[str(folder)], nodes="{min: 2, max: 2}", more=more)
+    with running("run", job, "--state-dir", state):
+
+        def incidents() -> list[dict[str, Any]]:
+            printed = holdfast("incidents", "--state-dir", state, "-o", "json").stdout
+            return json.loads(printed) if printed.startswith("[") else []
+
+        def all_told() -> bool:
+            return sum(1 for each in incidents() if told(each, "stacks")) == 3
+
+        wait_until(all_told, "three hangs with stacks")
+        stacks = holdfast("stacks", "--state-dir", state).stdout
+        flight = holdfast("flight", "--state-dir", state).stdout
+        return incidents(), stacks, flight
+
+
+def test_another_collective_on_one_rank_is_named_on_both_sides(
+    seen: tuple[list[dict[str, Any]], str, str],
+) -> None:
+    incident = seen[0][0]
+    (says,) = told(incident, "collectives")
+    assert f"rank 1 issued broadcast of [4] Float at train.py:{line_of('dist.broadcast')} in stand_still" in says
+    assert f"rank 0 issued all_reduce of [4] Float at train.py:{line_of('all_reduce(')} in sum_up" in says
+    assert any(f"train.py:{line_of('dist.broadcast')} in stand_still" in each for each in told(incident, "stacks"))
+
+
+@pytest.mark.parametrize(
+    ("place", "words", "function"), [(1, "time.time()", "spin"), (2, "    lock.acquire()", "wait")]
+)
+def test_a_loop_and_a_lock_are_named_by_their_line_and_the_rank_is_behind(
+    seen: tuple[list[dict[str, Any]], str, str], place: int, words: str, function: str
+) -> None:
+    incident = seen[0][place]
+    assert incident["culprit"]["rank"] == 1
+    (where,) = (each for each in told(incident, "stacks") if each.startswith("rank 1 of 2: "))
+    # A loop is somewhere in its two lines.
+    lines = {line_of(words), line_of(words) - 1} if function == "spin" else {line_of(words)}
+    assert any(where.startswith(f"rank 1 of 2: train.py:{line} in {function}") for line in lines), where
+    (behind,) = told(incident, "collectives")
+    assert behind.startswith("rank 1 did not reach collective ")
+
+
+def test_each_is_healed_within_a_second_more_than_it_took_to_decide(
+    seen: tuple[list[dict[str, Any]], str, str],
+) -> None:
+    for incident in seen[0]:
+        taken = [each["at"] for each in incident["evidence"] if each["source"] == "stacks"]
+        assert taken[0] - incident["detected_at"] >= 0.0
+        assert incident["state"] in ("Recovered", "Open")
+        assert incident["actions"]
+
+
+def test_commands_say_where_the_ranks_are_now_while_they_train_on(
+    seen: tuple[list[dict[str, Any]], str, str],
+) -> None:
+    _, stacks, flight = seen
+    assert "of 2: " in stacks
+    assert "in train, from train.py:" in stacks or "in sum_up, from train.py:" in stacks
+    # While they train, one may be in a collective that the other has not come to yet.
+    assert flight.startswith(("the last collectives of the 2 of 2 ranks that answered are the same", "rank "))

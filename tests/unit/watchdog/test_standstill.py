@@ -1,0 +1,89 @@
+"""What the stacks and the last collectives of all ranks say of a round that stands still."""
+
+import pytest
+
+from holdfast.api.stacks import Collective, RankStack
+from holdfast.watchdog.standstill import CHARACTERS_MAX, LINES_MAX, evidence_of, standstill
+
+LOSS = "train.py:42 in step"
+TOP = "train.py:90 in <module>"
+
+
+def waiting(rank: int, *, came_to: int = 12, shapes: str = "[4] Float") -> RankStack:
+    """In an all_reduce, the user's line behind it."""
+    issued = tuple(Collective("default_pg", n, "all_reduce", shapes, LOSS, n < came_to) for n in (11, came_to))
+    return RankStack(rank, 100 + rank, ("distributed_c10d.py:3252 in all_reduce", LOSS, TOP), (1, 2), issued)
+
+
+def away(rank: int, *frames: str, came_to: int = 11) -> RankStack:
+    """Somewhere in the user's own code."""
+    issued = (Collective("default_pg", came_to, "all_reduce", "[4] Float", LOSS, done=True),)
+    return RankStack(rank, 100 + rank, (*frames, TOP), tuple(range(len(frames) + 1)), issued)
+
+
+def test_a_rank_in_a_loop_comes_first_with_its_line_and_is_behind() -> None:
+    found = standstill([waiting(0), away(1, "train.py:9 in spin"), waiting(2), waiting(3)], 4)
+    assert found.stacks == (
+        "rank 1 of 4: train.py:9 in spin, from train.py:90 in <module>",
+        "ranks 0, 2-3 of 4: distributed_c10d.py:3252 in all_reduce, from train.py:42 in step, "
+        "from train.py:90 in <module>",
+    )
+    (behind,) = found.collectives
+    assert behind.startswith("rank 1 did not reach collective 12 of default_pg, where 3 wait in all_reduce")
+    assert behind.endswith("rank 1 came to 11, all_reduce of [4] Float at train.py:42 in step")
+
+
+def test_another_operation_at_the_same_place_is_named_with_both_sides() -> None:
+    odd = Collective("default_pg", 12, "broadcast", "[4] Float", "train.py:23 in train")
+    stacks = [waiting(0), RankStack(1, 101, (), (), (odd,)), waiting(2)]
+    (says,) = standstill(stacks, 3).collectives
+    assert says == (
+        "collective 12 of default_pg is not the same on all ranks: rank 1 issued broadcast of [4] Float at "
+        "train.py:23 in train; ranks 0, 2 issued all_reduce of [4] Float at train.py:42 in step"
+    )
+
+
+def test_another_shape_is_named_where_shapes_must_be_equal() -> None:
+    (says,) = standstill([waiting(0), waiting(1, shapes="[5] Float"), waiting(2)], 3).collectives
+    assert "rank 1 issued all_reduce of [5] Float" in says
+
+
+@pytest.mark.parametrize("operation", ["all_to_all", "gather", "scatter"])
+def test_shapes_of_uneven_operations_may_differ(operation: str) -> None:
+    stacks = [
+        RankStack(rank, rank, (), (), (Collective("tp 3", 5, operation, f"[{rank}] Float"),)) for rank in (0, 1)
+    ]
+    assert standstill(stacks, 2).collectives == ()
+
+
+def test_all_at_one_place_is_one_line_and_nothing_is_wrong_with_their_collectives() -> None:
+    stuck = [away(rank, "store.py:7 in read", came_to=12) for rank in range(8)]
+    found = standstill(stuck, 8)
+    assert found.stacks == ("ranks 0-7 of 8: store.py:7 in read, from train.py:90 in <module>",)
+    assert found.collectives == ()
+
+
+def test_why_a_stack_is_not_known_is_said() -> None:
+    found = standstill([RankStack(0, 1, missing="the kernel does not run it"), waiting(1)], 2)
+    assert found.stacks[0] == "rank 0 of 2: the kernel does not run it"
+
+
+def test_sixteen_thousand_ranks_are_ten_lines() -> None:
+    told = [waiting(rank) for rank in range(16_000)]
+    told[77] = away(77, "train.py:9 in spin")
+    for rank in range(300, 400):
+        told[rank] = away(rank, f"data.py:{rank} in read")
+    lines = evidence_of(told, 16_000, 5.0)
+    assert len([each for each in lines if each.source == "stacks"]) == LINES_MAX
+    assert "rank 77 of 16000: train.py:9 in spin, from train.py:90 in <module>" in [each.says for each in lines]
+    assert lines[-2].says.startswith("ranks 0-76, 78-299, 400-15999 of 16000: distributed_c10d.py")
+    assert lines[-1].says == "93 other ranks are at 93 other places"
+
+
+def test_a_line_has_an_end() -> None:
+    (line,) = evidence_of([RankStack(0, 1, missing="x" * 60_000)], 1, 0.0)
+    assert len(line.says) == CHARACTERS_MAX
+
+
+def test_frames_that_are_not_there_are_no_places() -> None:
+    assert standstill([RankStack(0, 1, ("a.py:1 in f",), (7, 0))], 1).stacks == ("rank 0 of 1: a.py:1 in f",)
