@@ -1,0 +1,41 @@
+/** The picker for jobs. */
+
+import { ask } from "./console.js";
+import { keep, make, mark, named, say } from "./element.js";
+
+const EVERY_MS = 10000;
+
+export class Jobs {
+  /** `chosen(job)` is called when somebody picks one, `failed(error)` when they cannot be listed. */
+  constructor({ chosen, failed }) {
+    Object.assign(this, { chosen, failed });
+    this.pick = named("job-pick");
+    this.pick.addEventListener("change", () => chosen(this.pick.value));
+    window.setInterval(() => !document.hidden && this.refresh(), EVERY_MS);
+  }
+
+  /** Lists them. Returns their names, those with open incidents first; none when they cannot be listed. */
+  async refresh(current = this.pick.value) {
+    let jobs;
+    try {
+      ({ jobs } = await ask("api/v1/jobs"));
+    } catch (error) {
+      this.failed(error);
+      return [];
+    }
+    const named_ = jobs.map((each) => ({ ...each, job: `${each.namespace}/${each.name}` }));
+    if (current && !named_.some((each) => each.job === current)) named_.push({ job: current, phase: "not listed", open_incidents: 0 });
+    this.draw(named_, current);
+    named("jobs-empty").hidden = jobs.length > 0 || current !== "";
+    return named_.sort((a, b) => b.open_incidents - a.open_incidents).map((each) => each.job);
+  }
+
+  draw(jobs, current) {
+    keep(this.pick, jobs, (each) => each.job, ({ job }) => make("option", { value: job }), (option, each) => {
+      const open = each.open_incidents ? `, ${each.open_incidents} open` : "";
+      say(option, `${each.job} — ${each.phase}${open}`);
+    });
+    mark(this.pick, "disabled", jobs.length === 0);
+    if (current) this.pick.value = current;
+  }
+}
