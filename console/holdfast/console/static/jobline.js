@@ -1,7 +1,7 @@
 /** The job in one line: what an on-call engineer asks first. */
 
 import { keep, make, mark, named, say } from "./element.js";
-import { long, money, number, percent, short, UNKNOWN, whole } from "./wording.js";
+import { count, long, money, number, percent, short, UNKNOWN, whole } from "./wording.js";
 
 const CALM = new Set(["Running", "Succeeded", "Suspended"]);
 const ALARMING = new Set(["Failed", "Invalid", "Stalled"]);
@@ -11,7 +11,7 @@ export function facts({ line, status, round, world }) {
   const steps = line.target_steps == null ? whole(line.step) : `${whole(line.step)} of ${whole(line.target_steps)}`;
   const share = line.target_steps ? percent((line.step ?? 0) / line.target_steps) : "";
   const members = status?.members;
-  const ready = members ? `${members.ready} of ${members.wanted} nodes, ${members.spares} spare` : "";
+  const ready = members ? `${whole(members.ready)} of ${count(members.wanted, "node")}, ${members.spares} spare` : "";
   return [
     ["Step", steps, share],
     ["Tokens/s", short(line.tokens_s), ""],
@@ -27,7 +27,7 @@ export function facts({ line, status, round, world }) {
 }
 
 function restarts(status) {
-  return status?.restarts ? `${whole(status.restarts)} restarts` : "";
+  return status?.restarts ? count(status.restarts, "restart") : "";
 }
 
 function saved(status) {

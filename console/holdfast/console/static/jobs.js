@@ -30,12 +30,21 @@ export class Jobs {
     return named_.sort((a, b) => b.open_incidents - a.open_incidents).map((each) => each.job);
   }
 
+  /** What the job's own document says, which is newer than the list. */
+  know(job, phase, open) {
+    const option = [...this.pick.options].find((each) => each.value === job);
+    if (option) say(option, words(job, phase, open));
+  }
+
   draw(jobs, current) {
     keep(this.pick, jobs, (each) => each.job, ({ job }) => make("option", { value: job }), (option, each) => {
-      const open = each.open_incidents ? `, ${each.open_incidents} open` : "";
-      say(option, `${each.job} — ${each.phase}${open}`);
+      say(option, words(each.job, each.phase, each.open_incidents));
     });
     mark(this.pick, "disabled", jobs.length === 0);
     if (current) this.pick.value = current;
   }
+}
+
+function words(job, phase, open) {
+  return `${job} — ${phase}${open ? `, ${open} open` : ""}`;
 }

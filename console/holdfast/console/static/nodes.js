@@ -3,7 +3,7 @@
 import { keep, make, mark, named, say } from "./element.js";
 import { count, number, ranges, whole } from "./wording.js";
 
-const SHOWN = 20;
+const SHOWN = 8;
 const FINE = new Set(["heard", "healthy", "fine", "ok", "ready", "active", "ended"]);
 const FAULTY = new Set(["faulty", "lost", "failed", "avoided", "cordoned", "silent"]);
 
@@ -61,7 +61,7 @@ export class Nodes {
 
   row({ name }) {
     const pick = make("button", { type: "button", class: "link", "aria-label": `Commands for node ${name}`, onclick: () => this.act.node(name) }, name);
-    return make("tr", {}, make("th", { scope: "row" }, pick), make("td"), make("td"), make("td"), make("td", {}, make("ul", { class: "gpus" })));
+    return make("tr", {}, make("th", { scope: "row" }, pick), make("td"), make("td"), make("td"), make("td", {}, make("ul", { class: "gpus", "aria-label": `GPUs of ${name}, °C` })));
   }
 
   update(row, node) {
@@ -74,9 +74,8 @@ export class Nodes {
     keep(gpus.firstChild, node.gpus, (gpu) => gpu.uuid, () => make("li"), (item, gpu) => {
       const health = standing(gpu.state);
       mark(item, "class", `gpu ${health}`);
-      const heat = gpu.temperature_c == null ? "" : ` ${number(gpu.temperature_c, 3)} °C`;
-      const why = health === "fine" ? "" : ` ${gpu.why || gpu.state}`;
-      say(item, `${SIGN[health]}${heat}${why}`);
+      const heat = gpu.temperature_c == null ? "" : number(gpu.temperature_c, 3);
+      say(item, health === "fine" ? heat || SIGN.fine : `${SIGN[health]} ${heat} ${gpu.why || gpu.state}`);
       mark(item, "title", [gpu.uuid, gpu.state, gpu.why].filter(Boolean).join(", "));
     });
   }

@@ -135,6 +135,8 @@ class Page {
     this.incidents.show(told.incidents);
     this.nodes.show(told.nodes);
     this.commands.suggest(this.nodes.names);
+    this.plots.until(told.status?.ended_at == null ? told.heard_at : null);
+    this.jobs.know(this.job, told.line.phase, this.incidents.open);
     this.retitle();
   }
 

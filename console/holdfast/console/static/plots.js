@@ -78,6 +78,12 @@ class Plots {
     this.drawSoon();
   }
 
+  /** How late it is where the job is; null once it has ended: the plots go on to there, also without a step. */
+  until(now) {
+    this.now = now;
+    this.drawSoon();
+  }
+
   /** Colours are other ones. */
   recolour() {
     for (const { plot } of this.rows) plot.redraw(false, true);
@@ -104,7 +110,7 @@ class Plots {
 
   range() {
     const { at } = this.series.columns;
-    const to = this.series.newestAt ?? Date.now() / 1000;
+    const to = Math.max(this.series.newestAt ?? 0, this.series.marks.at(-1)?.at ?? 0, this.now ?? 0) || Date.now() / 1000;
     const from = this.span ? Math.max(to - this.span, at[0] ?? to - this.span) : at[0] ?? to - 60;
     return from < to ? [from, to] : [to - 60, to];
   }
@@ -150,7 +156,7 @@ class Plots {
       }))],
       bands: spec.band ? [{ series: [1, 3], fill: () => colour("plot-3-fill") }] : [],
       axes: [
-        { show: true, size: isLast ? 26 : 0, stroke: soft, font, grid: { stroke: grid, width: 1 }, ticks: { show: false }, values: isLast ? undefined : () => [] },
+        { show: true, size: isLast ? 26 : 0, stroke: soft, font, grid: { stroke: grid, width: 1 }, ticks: { show: false }, values: isLast ? times : () => [] },
         { size: AXIS_WIDTH, stroke: soft, font, grid: { stroke: grid, width: 1 }, ticks: { show: false }, space: 24, values: (_, ticks) => ticks.map((each) => spec.lines[0].say(each)) },
       ],
       hooks: {
@@ -282,6 +288,17 @@ class Plots {
 }
 
 const GLYPH = { Open: "●", Recovered: "✓", Paged: "▲", Observed: "◇" };
+
+/** Times of day under the plots; days, where more than one is seen. */
+function times(_, ticks, __, ___, apart) {
+  const two = (value) => String(value).padStart(2, "0");
+  return ticks.map((at) => {
+    const when = new Date(at * 1000);
+    if (apart >= 43200) return `${two(when.getMonth() + 1)}-${two(when.getDate())}`;
+    const told = `${two(when.getHours())}:${two(when.getMinutes())}`;
+    return apart < 60 ? `${told}:${two(when.getSeconds())}` : told;
+  });
+}
 
 /** The y axis: all of the values and a little air; a flat line stands in the middle. */
 function bounds(low, high, fromZero) {

@@ -10,9 +10,9 @@ const PHASES = 8; // as many colours as the style sheet has, phase-0 and on
 
 const solid = (name) => pixel(channels(colour(name)));
 
-/** `{of(rank), legend}` for a way to colour: `of` is a pixel, a legend entry `{colour, glyph, says, count}` or `{ramp, from, to}`. */
+/** `{of(rank), glyph(rank), legend}` for a way to colour: `of` is a pixel, a legend entry `{colour, glyph, says, count}` or `{ramp, from, to}`. */
 export function colouring(by, ranks, names) {
-  return WAYS[by](ranks, names);
+  return { glyph: (rank) => sign(ranks, rank), ...WAYS[by](ranks, names) };
 }
 
 const WAYS = {
@@ -31,6 +31,7 @@ const WAYS = {
     for (const each of ranks.phase) counts.set(each, (counts.get(each) ?? 0) + 1);
     return {
       of: (rank) => pixels[ranks.phase[rank] % PHASES],
+      glyph: (rank) => initial(names, ranks.phase[rank]),
       legend: [...counts].sort((a, b) => a[0] - b[0]).map(([phase, count]) => ({
         colour: `phase-${phase % PHASES}`, glyph: initial(names, phase), says: names.phases[phase] ?? "unknown", count,
       })),
@@ -48,6 +49,12 @@ const WAYS = {
 
   loss: (ranks) => scaled(ranks.loss, extent(ranks.loss), number),
 };
+
+/** Of what is fine the rank's number where it has room, of anything else a sign. */
+function sign({ n, health }, rank) {
+  const state = Math.min(health[rank], 3);
+  return state === 1 && n <= 1000 ? String(rank) : GLYPHS[state];
+}
 
 function initial(names, phase) {
   return (names.phases[phase] ?? "?").slice(0, 1).toUpperCase();

@@ -4,13 +4,15 @@
  */
 
 import { colour } from "./palette.js";
-import { GLYPHS } from "./ranks.js";
 
 const CELL_MOST = 30; // pixels of the page
 const CELL_LINED = 5; // from here on cells stand apart
 const CELL_LABELLED = 17; // and from here on they carry their glyph
-const RINGED_MOST = 400; // so many ranks that are not fine are ringed, so that one pixel of them is seen
+const LABEL_HEIGHT = 12;
+const LABEL_ROWS = 2; // what the layout leaves free above a block
+const RINGS_MOST = 400; // around ranks that are not fine, so that one pixel of them is seen
 const RING_LEAST = 9;
+const MARGIN = 6;
 
 /** A map in `canvas`. `frames` counts what was drawn. */
 export class RankMap {
@@ -35,17 +37,25 @@ export class RankMap {
     if (this.fitted) this.fit();
   }
 
-  /** Other ranks or colours: `of(rank)` is a pixel. Needs a place for each rank. */
-  paint(ranks, of) {
+  /** Other ranks or colours: `of(rank)` is a pixel, `glyph(rank)` its sign. Needs a place for each rank. */
+  paint(ranks, { of, glyph }) {
     const { x, y, width } = this.layout;
     this.ranks = ranks;
-    this.ringed = [];
+    this.glyph = glyph;
+    this.rings = [];
     for (let rank = 0; rank < ranks.n; rank += 1) {
       this.pixels[y[rank] * width + x[rank]] = of(rank);
-      if (ranks.health[rank] > 1 && this.ringed.length < RINGED_MOST) this.ringed.push(rank);
+      if (ranks.health[rank] > 1) this.addRing(x[rank], y[rank], ranks.health[rank]);
     }
     this.picture.getContext("2d").putImageData(this.image, 0, 0);
     this.drawSoon();
+  }
+
+  /** One ring for neighbours that are alike. */
+  addRing(x, y, health) {
+    const last = this.rings.at(-1);
+    if (last && last.health === health && last.y === y && last.x + last.count === x) last.count += 1;
+    else if (this.rings.length < RINGS_MOST) this.rings.push({ x, y, count: 1, health });
   }
 
   // What part is shown.
@@ -67,7 +77,7 @@ export class RankMap {
   fit() {
     if (!this.layout) return;
     const { width, height } = this.size_;
-    const scale = Math.min(CELL_MOST, width / this.layout.width, height / (this.layout.height + 1));
+    const scale = Math.min(CELL_MOST, (width - 2 * MARGIN) / this.layout.width, (height - 2 * MARGIN) / (this.layout.height + 1));
     this.view = { scale, x: -(width / scale - this.layout.width) / 2, y: -(height / scale - this.layout.height) / 2 };
     this.fitted = true;
     this.drawSoon();
@@ -149,8 +159,11 @@ export class RankMap {
     if (view.scale >= CELL_LINED) this.drawLines();
     if (view.scale >= CELL_LABELLED) this.drawGlyphs();
     this.drawRacks();
-    for (const rank of this.ringed) this.ring(rank, colour(this.ranks.health[rank] === 3 ? "bad" : "warn"), 1.5);
-    if (this.focused !== null && this.focused < this.ranks.n) this.ring(this.focused, colour("focus"), 3);
+    for (const each of this.rings) this.ring(each, colour(each.health === 3 ? "bad" : "warn"), 1.5);
+    if (this.focused !== null && this.focused < this.ranks.n) {
+      const [x, y] = [this.layout.x[this.focused], this.layout.y[this.focused]];
+      this.ring({ x, y, count: 1 }, colour("focus"), 3);
+    }
     this.frames += 1;
   }
 
@@ -198,15 +211,9 @@ export class RankMap {
         const rank = this.layout.at[row * this.layout.width + column];
         if (rank < 0) continue;
         context.fillStyle = this.inkOn(row * this.layout.width + column);
-        context.fillText(this.glyphOf(rank), (column + 0.5 - this.view.x) * scale, (row + 0.55 - this.view.y) * scale);
+        context.fillText(this.glyph(rank), (column + 0.5 - this.view.x) * scale, (row + 0.55 - this.view.y) * scale);
       }
     }
-  }
-
-  /** Of what is fine the rank's number, of anything else a sign. */
-  glyphOf(rank) {
-    const health = Math.min(this.ranks.health[rank], 3);
-    return health === 1 && this.ranks.n <= 1000 ? String(rank) : GLYPHS[health];
   }
 
   /** Black or white, whichever is read better on a cell's colour. */
@@ -220,7 +227,7 @@ export class RankMap {
     const { scale, x, y } = this.view;
     const { context } = this;
     const { width, height } = this.size_;
-    if (scale < 4) return;
+    if (scale * LABEL_ROWS < LABEL_HEIGHT) return;
     context.font = "11px system-ui, sans-serif";
     context.textAlign = "left";
     context.textBaseline = "bottom";
@@ -228,24 +235,32 @@ export class RankMap {
     for (const block of this.layout.blocks) {
       const [left, top] = [(block.x - x) * scale, (block.y - y) * scale];
       if (!block.label || left > width || top > height + 12 || left + block.width * scale < 0 || top < 0) continue;
-      context.save();
-      context.beginPath();
-      context.rect(left, top - 14, (block.width + 0.8) * scale, 14);
-      context.clip();
-      context.fillText(block.label, left, top - 1);
-      context.restore();
+      context.fillText(this.fitting(block.label, (block.width + 0.6) * scale), left, top - 1);
     }
   }
 
-  ring(rank, css, thick) {
-    const { left, top, size } = this.placeOf(rank);
-    const grown = Math.max(RING_LEAST, size + thick);
+  /** The end of a name, as much as has room: names differ at their ends. */
+  fitting(label, room) {
     const { context } = this;
+    if (context.measureText(label).width <= room) return label;
+    for (let from = 1; from < label.length; from += 1) {
+      const told = `…${label.slice(from)}`;
+      if (context.measureText(told).width <= room) return told;
+    }
+    return "";
+  }
+
+  ring({ x, y, count }, css, thick) {
+    const { scale } = this.view;
+    const { context } = this;
+    const [left, top] = [(x - this.view.x) * scale, (y - this.view.y) * scale];
+    const [width, height] = [Math.max(RING_LEAST, count * scale + thick), Math.max(RING_LEAST, scale + thick)];
+    const box = [left + (count * scale - width) / 2, top + (scale - height) / 2, width, height];
     context.lineWidth = thick + 2;
     context.strokeStyle = colour("ground");
-    context.strokeRect(left + (size - grown) / 2, top + (size - grown) / 2, grown, grown);
+    context.strokeRect(...box);
     context.lineWidth = thick;
     context.strokeStyle = css;
-    context.strokeRect(left + (size - grown) / 2, top + (size - grown) / 2, grown, grown);
+    context.strokeRect(...box);
   }
 }

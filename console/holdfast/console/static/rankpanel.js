@@ -91,6 +91,8 @@ export class RankPanel {
   // What is shown.
 
   show() {
+    named("ranks-empty").hidden = this.ranks.n > 0;
+    named("rank-view").hidden = this.ranks.n === 0;
     const { width, height } = this.map.size_;
     const shape = `${this.seen}/${this.ranks.n}`;
     if (shape !== this.shape || !this.layout) {
@@ -99,10 +101,9 @@ export class RankPanel {
       for (const block of this.layout.blocks) block.label = this.label(block);
       this.map.place(this.layout);
     }
-    named("ranks-empty").hidden = this.ranks.n > 0;
-    named("rank-view").hidden = this.ranks.n === 0;
     this.paint();
     this.grid.show(this.layout, this.ranks);
+    this.tip(this.map.focused);
     this.table();
   }
 
@@ -116,9 +117,9 @@ export class RankPanel {
   }
 
   paint() {
-    const { of, legend } = colouring(this.by.value, this.ranks, this.names);
-    this.map.paint(this.ranks, of);
-    this.legend(legend);
+    const way = colouring(this.by.value, this.ranks, this.names);
+    this.map.paint(this.ranks, way);
+    this.legend(way.legend);
     const counts = healthCounts(this.ranks);
     const told = [3, 2, 0, 1].filter((i) => counts[i]).map((i) => `${whole(counts[i])} ${HEALTH[i]}`);
     say(named("rank-summary"), this.ranks.n ? `${count(this.ranks.n, "rank")}: ${told.join(", ")}` : "");
@@ -150,7 +151,7 @@ export class RankPanel {
 
   tip(rank) {
     const tip = named("rank-tip");
-    say(tip, rank === null ? "Point at a rank, or go there with Tab and the arrow keys. + and − zoom, 0 shows all." : this.describe(rank));
+    say(tip, rank === null || rank >= this.ranks.n ? "Point at a rank, or go there with Tab and the arrow keys. + and − zoom, 0 shows all." : this.describe(rank));
   }
 
   table() {
