@@ -104,7 +104,7 @@ export class RankPanel {
     this.paint();
     this.grid.show(this.layout, this.ranks);
     this.tip(this.map.focused);
-    this.table();
+    this.tableSoon();
   }
 
   label(block) {
@@ -152,6 +152,15 @@ export class RankPanel {
   tip(rank) {
     const tip = named("rank-tip");
     say(tip, rank === null || rank >= this.ranks.n ? "Point at a rank, or go there with Tab and the arrow keys. + and − zoom, 0 shows all." : this.describe(rank));
+  }
+
+  /** Once nothing else is to be done: of a hundred thousand ranks it takes longer than a frame may. */
+  tableSoon() {
+    const idle = window.requestIdleCallback ?? ((then) => window.setTimeout(then, 50));
+    this.tableWaits ??= idle(() => {
+      this.tableWaits = null;
+      this.table();
+    }, { timeout: 500 });
   }
 
   table() {
