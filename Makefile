@@ -54,7 +54,7 @@ $(STAMP): $(RUN_STAMP)
 $(RUN_STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Holdfast needs Python 3.11 or newer; say which with make PYTHON=/path/to/python3.11"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) -e '.[agent,watchdog,torch,demo]'
+	$(PIP_INSTALL) -e '.[agent,watchdog,console,torch,demo]'
 	@touch $@
 
 clean:

@@ -79,6 +79,11 @@ class LiveJob:
         ranks: list[dict[str, Any]] = json.loads(self.holdfast("ranks", self.name, "-o", "json"))
         return ranks
 
+    def incidents(self) -> dict[str, dict[str, Any]]:
+        """All incidents by id, as the watchdog knows them now."""
+        shown = json.loads(self.holdfast("incidents", self.name, "-o", "json"))
+        return {each["id"]: each for each in shown}
+
     def pods(self) -> dict[str, dict[str, Any]]:
         """The job's pods by name, ended ones too."""
         return self.cluster.pods(NAMESPACE, f"holdfast.dev/job={self.name}")

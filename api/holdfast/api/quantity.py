@@ -5,6 +5,7 @@ nobody can tell seconds from minutes by looking at it. Steps are "50steps", a pe
 """
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated
@@ -84,64 +85,34 @@ def _refusal(fix: str) -> PydanticCustomError:
     return PydanticCustomError("quantity", "{fix}", {"fix": fix})
 
 
-def _validate_duration(value: object) -> timedelta:
-    parsed = value if isinstance(value, timedelta) else parse_duration(value) if isinstance(value, str) else None
-    if parsed is None:
-        raise _refusal(DURATION_FIX)
-    if parsed <= timedelta(0):
-        raise _refusal("write a duration longer than zero, such as 10s")
-    return parsed
+Quantity = timedelta | Steps | Percent
+_PARSERS: Mapping[type[Quantity], Callable[[str], Quantity | None]] = {
+    timedelta: parse_duration,
+    Steps: parse_steps,
+    Percent: parse_percent,
+}
 
 
-def _validate_steps(value: object) -> Steps:
-    parsed = value if isinstance(value, Steps) else parse_steps(value) if isinstance(value, str) else None
-    if parsed is None:
-        raise _refusal(STEPS_FIX)
-    return parsed
+def _one_of(*kinds: type[Quantity], fix: str, auto: bool = False) -> PlainValidator:
+    """Takes what is, or is written as, one of `kinds`; None and the word auto give None with `auto`."""
+
+    def read(value: object) -> Quantity | None:
+        if auto and (value is None or value == "auto"):
+            return None
+        for kind in kinds:
+            parsed = (
+                value if isinstance(value, kind) else _PARSERS[kind](value) if isinstance(value, str) else None
+            )
+            if isinstance(parsed, timedelta) and parsed <= timedelta(0):
+                raise _refusal("write a duration longer than zero, such as 10s")
+            if parsed is not None:
+                return parsed
+        raise _refusal(fix)
+
+    return PlainValidator(read)
 
 
-def _validate_percent(value: object) -> Percent:
-    parsed = value if isinstance(value, Percent) else parse_percent(value) if isinstance(value, str) else None
-    if parsed is None:
-        raise _refusal(PERCENT_FIX)
-    return parsed
-
-
-def _validate_interval(value: object) -> timedelta | Steps | None:
-    if value is None or value == "auto":
-        return None
-    if isinstance(value, Steps) or (isinstance(value, str) and parse_steps(value)):
-        return _validate_steps(value)
-    if isinstance(value, timedelta) or (isinstance(value, str) and parse_duration(value) is not None):
-        return _validate_duration(value)
-    raise _refusal(INTERVAL_FIX)
-
-
-def _validate_timeout(value: object) -> timedelta | None:
-    if value is None or value == "auto":
-        return None
-    if isinstance(value, timedelta) or (isinstance(value, str) and parse_duration(value) is not None):
-        return _validate_duration(value)
-    raise _refusal(TIMEOUT_FIX)
-
-
-def _validate_excess(value: object) -> Percent | None:
-    if value is None or value == "auto":
-        return None
-    if isinstance(value, Percent) or (isinstance(value, str) and parse_percent(value)):
-        return _validate_percent(value)
-    raise _refusal(EXCESS_FIX)
-
-
-def _validate_sustained(value: object) -> Steps | None:
-    if value is None or value == "auto":
-        return None
-    if isinstance(value, Steps) or (isinstance(value, str) and parse_steps(value)):
-        return _validate_steps(value)
-    raise _refusal(SUSTAINED_FIX)
-
-
-def _format(value: timedelta | Steps | Percent | None) -> str:
+def _format(value: Quantity | None) -> str:
     if value is None:
         return "auto"
     return format_duration(value) if isinstance(value, timedelta) else str(value)
@@ -157,40 +128,40 @@ _WRITTEN = PlainSerializer(_format, return_type=str)
 
 Duration = Annotated[
     timedelta,
-    PlainValidator(_validate_duration),
+    _one_of(timedelta, fix=DURATION_FIX),
     _WRITTEN,
     _schema(f"({_PART})+", "a duration such as 500ms or 10m"),
 ]
 StepCount = Annotated[
     Steps,
-    PlainValidator(_validate_steps),
+    _one_of(Steps, fix=STEPS_FIX),
     _WRITTEN,
     _schema(r"[0-9]{1,12}steps?", "a number of steps such as 50steps"),
 ]
 Share = Annotated[
-    Percent, PlainValidator(_validate_percent), _WRITTEN, _schema(r"[0-9.]+%", "a percentage such as 15%")
+    Percent, _one_of(Percent, fix=PERCENT_FIX), _WRITTEN, _schema(r"[0-9.]+%", "a percentage such as 15%")
 ]
 Excess = Annotated[
     Percent | None,
-    PlainValidator(_validate_excess),
+    _one_of(Percent, fix=EXCESS_FIX, auto=True),
     _WRITTEN,
     _schema(r"(auto|[0-9.]+%)", "auto or a percentage such as 15%"),
 ]
 Sustained = Annotated[
     Steps | None,
-    PlainValidator(_validate_sustained),
+    _one_of(Steps, fix=SUSTAINED_FIX, auto=True),
     _WRITTEN,
     _schema(r"(auto|[0-9]{1,12}steps?)", "auto or a number of steps such as 50steps"),
 ]
 Interval = Annotated[
     timedelta | Steps | None,
-    PlainValidator(_validate_interval),
+    _one_of(Steps, timedelta, fix=INTERVAL_FIX, auto=True),
     _WRITTEN,
     _schema(rf"(auto|[0-9]+steps?|({_PART})+)", "auto, a duration or a number of steps"),
 ]
 Timeout = Annotated[
     timedelta | None,
-    PlainValidator(_validate_timeout),
+    _one_of(timedelta, fix=TIMEOUT_FIX, auto=True),
     _WRITTEN,
     _schema(rf"(auto|({_PART})+)", "auto or a duration"),
 ]
