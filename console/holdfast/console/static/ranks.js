@@ -7,6 +7,7 @@ const VERSION = 1;
 export const UNKNOWN_STEP = 0xffffffff;
 export const HEALTH = ["unknown", "fine", "suspect", "faulty"];
 export const GLYPHS = ["?", "·", "!", "×"];
+const SAMPLED = 5000; // values that say where almost all lie
 const WORST_FIRST = [1, 0, 2, 3]; // by health: what is unknown comes after what is suspect, before what is fine
 
 /** The columns in `buffer`. Throws an Error that says what to do when they are of another version. */
@@ -49,7 +50,8 @@ export function newestStep({ step }) {
 
 /** `[lowest, highest]` of the values that are finite, without the outermost hundredth; null when there are none. */
 export function extent(values) {
-  const known = values.filter(Number.isFinite).sort();
+  const stride = Math.max(1, Math.floor(values.length / SAMPLED));
+  const known = values.filter((each, i) => i % stride === 0 && Number.isFinite(each)).sort();
   if (known.length === 0) return null;
   const cut = known.length > 200 ? Math.floor(known.length / 100) : 0;
   return [known[cut], known[known.length - 1 - cut]];
@@ -57,23 +59,21 @@ export function extent(values) {
 
 /** The `most` ranks that a person should look at first: by health, then steps behind, then step time. */
 export function worst(ranks, most) {
-  const { n, health, step, stepS } = ranks;
   const newest = newestStep(ranks) ?? 0;
-  const slowest = (stepS.length && extent(stepS)?.[1]) || 1;
-  const score = new Float64Array(n);
-  for (let i = 0; i < n; i += 1) {
-    const behind = step[i] === UNKNOWN_STEP ? 0 : Math.min(newest - step[i], 9999);
-    const slow = Number.isFinite(stepS[i]) ? Math.min(stepS[i] / slowest, 99) : 0;
-    score[i] = WORST_FIRST[Math.min(health[i], 3)] * 1e7 + behind * 100 + slow;
+  const found = []; // [score, rank], the worst first
+  for (let rank = 0; rank < ranks.n; rank += 1) {
+    const score = badness(ranks, rank, newest);
+    if (found.length === most && score <= found[most - 1][0]) continue;
+    let at = found.length;
+    while (at > 0 && score > found[at - 1][0]) at -= 1;
+    found.splice(at, 0, [score, rank]);
+    if (found.length > most) found.pop();
   }
-  const bar = threshold(score, most);
-  const found = [];
-  for (let i = 0; i < n; i += 1) if (score[i] >= bar) found.push(i);
-  return found.sort((a, b) => score[b] - score[a] || a - b).slice(0, most);
+  return found.map(([, rank]) => rank);
 }
 
-/** The `most`-th highest score. */
-function threshold(score, most) {
-  if (score.length <= most) return -Infinity;
-  return Float64Array.from(score).sort()[score.length - most];
+function badness({ health, step, stepS }, rank, newest) {
+  const behind = step[rank] === UNKNOWN_STEP ? 0 : Math.min(newest - step[rank], 9999);
+  const slow = Number.isFinite(stepS[rank]) ? Math.min(stepS[rank], 9999) / 10000 : 0;
+  return WORST_FIRST[Math.min(health[rank], 3)] * 10000 + behind + slow;
 }
