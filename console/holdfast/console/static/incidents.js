@@ -26,8 +26,9 @@ export class Incidents {
     this.draw();
   }
 
-  /** All that there are, newest first. */
-  show(incidents) {
+  /** All that there are, newest first, as of `now`. */
+  show(incidents, now) {
+    this.now = now;
     const isFirst = this.known === null;
     this.known ??= new Set();
     const before = this.byId;
@@ -99,13 +100,13 @@ export class Incidents {
     say(kind, incident.kind);
     say(who, culprit(incident));
     say(rung, rungWords(incident));
-    say(when, took(incident));
+    say(when, took(incident, this.now));
   }
 }
 
 /** How long it took until training went on, or since when it is open. */
-function took(incident) {
+function took(incident, now) {
   if (incident.recovered_at != null) return `in ${seconds(Math.max(0, incident.recovered_at - incident.began_at))}`;
-  const since = Math.max(0, Date.now() / 1000 - incident.detected_at);
+  const since = Math.max(0, now - incident.detected_at);
   return incident.state === "Open" ? `for ${long(since)}` : ago(since);
 }

@@ -34,8 +34,12 @@ class Page {
     this.incidents = new Incidents({ act, chosen: (id) => address.write({ job: this.job, incident: id }) });
     this.nodes = new Nodes(act);
     this.plots = plots((id) => this.openIncident(id));
-    this.staleness = new Staleness(() => this.feed?.now());
-    this.jobs = new Jobs({ chosen: (job) => this.follow(job), failed: (error) => this.refused(error) });
+    this.staleness = new Staleness(() => (this.feed ? this.feed.now() : this.start()));
+    this.jobs = new Jobs({
+      chosen: (job) => this.follow(job),
+      listed: (jobs) => this.job === "" && jobs.length && this.follow(jobs[0]),
+      failed: (error) => this.refused(error),
+    });
     this.signIn = signIn(() => this.start());
     themeSwitch(() => this.recolour());
     window.addEventListener("hashchange", () => this.navigate());
@@ -51,9 +55,8 @@ class Page {
       address.write(wanted);
     }
     this.signIn.hide();
-    const jobs = await this.jobs.refresh(wanted.job);
-    const job = wanted.job || this.job || jobs[0];
-    if (job) this.follow(job, wanted.incident);
+    if (wanted.job || this.job) this.follow(wanted.job || this.job, wanted.incident);
+    else await this.jobs.refresh();
   }
 
   navigate() {
@@ -62,9 +65,10 @@ class Page {
     else this.incidents.select(incident);
   }
 
+  /** The jobs cannot be listed. Of a job that is followed, the feed says what is wrong. */
   refused(error) {
     if (error.status === 401) this.signIn.show(error.message);
-    else this.staleness.feed({ is: "lost", why: error.message });
+    else if (!this.feed) this.staleness.feed({ is: "lost", why: error.message, status: error.status });
   }
 
   // One job.
@@ -75,8 +79,8 @@ class Page {
     this.job = job;
     this.document = null;
     named("job").hidden = false;
-    for (const part of [this.commands, this.runbook, this.ranks, this.incidents, this.staleness]) part.clear(job);
-    this.plots.show({});
+    const parts = [this.commands, this.runbook, this.ranks, this.incidents, this.plots, this.staleness];
+    for (const part of parts) part.clear(job);
     this.nodes.show([]);
     this.incidents.select(incident);
     address.write({ job, incident });
@@ -121,7 +125,7 @@ class Page {
     else if (name === "gone") this.staleness.gone();
     else if (name === "incident") {
       this.incidents.add(value);
-      this.plots.incident(value);
+      this.plots.incidents([value]);
       this.retitle();
     }
   }
@@ -132,7 +136,8 @@ class Page {
     say(named("job-trouble"), "");
     this.staleness.heard(told);
     showJobLine(told);
-    this.incidents.show(told.incidents);
+    this.incidents.show(told.incidents, told.heard_at);
+    this.plots.incidents(told.incidents);
     this.nodes.show(told.nodes);
     this.commands.suggest(this.nodes.names);
     this.plots.until(told.status?.ended_at == null ? told.heard_at : null);

@@ -61,9 +61,16 @@ class Plots {
     new ResizeObserver(() => this.size()).observe(this.stack);
   }
 
+  /** Another job. */
+  clear() {
+    this.series = new Series();
+    this.now = null;
+    this.draw();
+  }
+
   /** Other columns altogether. */
   show(told) {
-    this.series = new Series(told);
+    this.series = new Series(told, this.series.marks);
     this.draw();
   }
 
@@ -72,9 +79,9 @@ class Plots {
     if (this.series.add(point)) this.drawSoon();
   }
 
-  /** An incident that is new, or known better now. */
-  incident(incident) {
-    this.series.markIncident(incident);
+  /** Incidents that are new, or known better now. */
+  incidents(incidents) {
+    for (const each of incidents) this.series.markIncident(each);
     this.drawSoon();
   }
 

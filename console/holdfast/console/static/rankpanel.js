@@ -40,7 +40,7 @@ export class RankPanel {
     this.abort = new AbortController();
     this.job = job;
     this.asked = this.fetched = 0;
-    this.shape = "";
+    this.shape = this.seen = "";
     this.ranks = none();
     this.names = { nodes: [], racks: [], phases: [] };
     this.show();
@@ -66,25 +66,17 @@ export class RankPanel {
   async fetch(asked, signal) {
     this.fetched = asked;
     const ranks = decode(await bytes(pathOf(this.job, "ranks"), { signal }));
-    if (this.isStrange(ranks)) this.names = await ask(pathOf(this.job, "ranks/names"), { signal });
+    const shape = shapeOf(ranks);
+    if (shape !== this.seen) this.names = await ask(pathOf(this.job, "ranks/names"), { signal });
     if (signal.aborted) return;
+    this.seen = shape;
     this.ranks = ranks;
     say(named("rank-trouble"), "");
     this.show();
   }
 
-  /** Whether a name may be missing: asked once for each set of nodes. */
-  isStrange({ n, node }) {
-    const sum = node.reduce((a, b) => (Math.imul(a, 31) + b) | 0, 7);
-    const shape = `${n}/${sum}`;
-    const is = shape !== this.seen || this.names.nodes.length === 0;
-    this.seen = shape;
-    return is;
-  }
-
   fail(error) {
     if (error.name === "AbortError") return;
-    this.fetched = -1; // asked again with the next news
     say(named("rank-trouble"), error.message);
   }
 
@@ -94,9 +86,8 @@ export class RankPanel {
     named("ranks-empty").hidden = this.ranks.n > 0;
     named("rank-view").hidden = this.ranks.n === 0;
     const { width, height } = this.map.size_;
-    const shape = `${this.seen}/${this.ranks.n}`;
-    if (shape !== this.shape || !this.layout) {
-      this.shape = shape;
+    if (this.seen !== this.shape || !this.layout) {
+      this.shape = this.seen;
       this.layout = layout(this.ranks, this.names.racks, width && height ? width / height : 2);
       for (const block of this.layout.blocks) block.label = this.label(block);
       this.map.place(this.layout);
@@ -245,4 +236,9 @@ export class RankPanel {
 
 function known(value) {
   return Number.isFinite(value) ? value : null;
+}
+
+/** The same for the same ranks on the same nodes: only then are names and places the same. */
+function shapeOf({ n, node }) {
+  return `${n}/${node.reduce((a, b) => (Math.imul(a, 31) + b) | 0, 7)}`;
 }

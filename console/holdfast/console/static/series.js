@@ -5,10 +5,14 @@ const MOST = 4000;
 
 /** Points at hand, at most MOST: past those, every second one of the older half goes. */
 export class Series {
-  constructor(told = {}) {
+  /** `told` are columns as the console sends them; `marks` are known already. */
+  constructor(told = {}, marks = []) {
     const length = (told.at ?? []).length;
     this.columns = Object.fromEntries(NAMES.map((name) => [name, padded(told[name], length)]));
-    this.marks = told.marks ?? [];
+    this.marks = marks;
+    for (const { at, incident, kind, state } of told.marks ?? []) {
+      if (!marks.some((each) => each.incident === incident)) this.markIncident({ id: incident, kind, state, began_at: at });
+    }
   }
 
   get length() {

@@ -71,7 +71,7 @@ export class Staleness {
   /** In words; empty while all is well. */
   trouble() {
     if (this.line.is === "gone") return this.line.why;
-    if (this.line.is === "lost") return `No connection to the console. ${this.line.why}`;
+    if (this.line.is === "lost") return this.line.status ? this.line.why : `No connection to the console. ${this.line.why}`;
     const age = this.age_s;
     if (this.line.is === "live" && age !== null && age > STALE_S) {
       return "The console hears nothing from the watchdog. Training goes on meanwhile; nothing new is known.";
