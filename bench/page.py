@@ -2,8 +2,8 @@
 
     python bench/page.py [--nodes 12500] [--seconds 6]
 
-A console with scripted data serves the page to chromium without a GPU, so every pixel is drawn by the processor: what
-an engineer's machine does is more. New columns of all ranks come once a second.
+A console with scripted data serves the page to chromium without a GPU, so every pixel is drawn by the processor: an
+engineer's machine does more. New columns of all ranks come once a second.
 """
 
 import argparse
@@ -35,7 +35,8 @@ DRIVE: Final = """async (seconds) => {
   map.scrollIntoView();
   const box = map.getBoundingClientRect();
   const at = (n) => ({clientX: box.left + box.width * (0.5 + 0.3 * Math.sin(n / 20)),
-                      clientY: box.top + box.height * (0.5 + 0.3 * Math.cos(n / 15)), bubbles: true, cancelable: true});
+                      clientY: box.top + box.height * (0.5 + 0.3 * Math.cos(n / 15)),
+                      bubbles: true, cancelable: true});
   const gaps = [];
   const end = performance.now() + 1000 * seconds;
   let last = performance.now();
@@ -70,7 +71,9 @@ def figures(console: FakeConsole, page: Page, seconds: float) -> list[Figure]:
     slow = sorted(gaps)[int(0.99 * len(gaps))]
     many = f"{console.job.world:,} ranks"
     return [
-        measured(f"frames a second, {many}", ours=rates, other=[FRAMES_S], unit="1/s", target=1.0, goal=Goal.AT_LEAST),
+        measured(
+            f"frames a second, {many}", ours=rates, other=[FRAMES_S], unit="1/s", target=1.0, goal=Goal.AT_LEAST
+        ),
         measured(f"99 of 100 frames within, {many}", ours=[slow], other=[FRAME_MS], unit="ms", target=1.0),
     ]
 

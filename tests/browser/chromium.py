@@ -1,6 +1,6 @@
 """The browser that the page is tested in: Debian's chromium.
 
-    python tests/browser/chromium.py      installs it where it is missing (needs root and apt-get)
+python tests/browser/chromium.py      installs it where it is missing (needs root and apt-get)
 """
 
 import shutil

@@ -11,8 +11,8 @@ from scripted_job import ScriptedJob
 
 sys.path.append(str(Path(__file__).parent))
 
-from chromium import FLAGS, chromium  # noqa: E402  from the folder that is on the path only now
-from fake_console import OPERATOR, FakeConsole, serving  # noqa: E402  the same
+from chromium import FLAGS, chromium
+from fake_console import OPERATOR, FakeConsole, serving
 
 WITHIN_MS = patient(5.0) * 1000
 expect.set_options(timeout=WITHIN_MS)

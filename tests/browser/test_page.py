@@ -348,9 +348,9 @@ STOP = """() => {
 def test_the_plots_can_be_read_by_arrow_keys(shown: Page, job: ScriptedJob) -> None:
     shown.locator("#plot-stack").focus()
     shown.keyboard.press("Home")
-    expect(shown.locator("#plot-cursor")).to_contain_text(f"step {job.points[0]['step']:,.0f}")
+    expect(shown.locator("#plot-cursor")).to_contain_text(f"step {job.points[0]['step']:,}")
     shown.keyboard.press("ArrowRight")
-    expect(shown.locator("#plot-cursor")).to_contain_text(f"step {job.points[1]['step']:,.0f}")
+    expect(shown.locator("#plot-cursor")).to_contain_text(f"step {job.points[1]['step']:,}")
     shown.keyboard.press("Escape")
     expect(shown.locator("#plot-cursor")).to_contain_text("newest")
 

@@ -1,7 +1,7 @@
 """A console whose data are scripted: the page as it is served, the contract of its HTTP, and nothing behind it.
 
-`FakeConsole` serves a `ScriptedJob` on loopback, in a thread; what a test changes about the job is told to every page
-at once. It also plays jobs of a hundred thousand ranks, for the bench.
+`FakeConsole` serves a `ScriptedJob` on loopback, in a thread; what a test changes about the job is told to every
+page at once. It also plays jobs of a hundred thousand ranks, for the bench.
 """
 
 import asyncio

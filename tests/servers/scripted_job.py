@@ -1,7 +1,7 @@
 """A training job that follows a script, as a console shows it: its document, its series, its ranks.
 
-Everything follows from the seed and from what a test does to it. Incidents are the watchdog's own type, so that they
-look as the watchdog's do.
+Everything follows from the seed and from what a test does to it. Incidents are the watchdog's own type, so that
+they look as the watchdog's do.
 """
 
 import struct
@@ -80,7 +80,9 @@ class ScriptedJob:
     points: list[dict[str, float]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, *, nodes: int, racks: int = 0, name: str = "ml/llm-70b", seed: int = 1, points: int = POINTS) -> Self:
+    def of(
+        cls, *, nodes: int, racks: int = 0, name: str = "ml/llm-70b", seed: int = 1, points: int = POINTS
+    ) -> Self:
         """`nodes` of eight ranks each in so many racks (0: nobody knows of racks), with a history of `points`."""
         names = [f"node-{i:04d}" for i in range(nodes)]
         domains = [f"r{i * racks // nodes:03d}" if racks else None for i in range(nodes)]
@@ -113,7 +115,10 @@ class ScriptedJob:
             "step_s": step_s,
             "wait_share": 0.06 + 0.01 * drawn.random(),
         }
-        self.points = [*self.points[-POINTS:], {name: float(value) for name, value in point.items()}]
+        self.points = [
+            *self.points[-POINTS:],
+            {**{name: float(value) for name, value in point.items()}, "step": self.step},
+        ]
         if at is None:
             self.move()
         return self.points[-1]
@@ -231,7 +236,7 @@ class ScriptedJob:
         if asked["action"] == "Resume":
             return {"state": "Refused", "outcome": "the job is not paused", "effects": []}
         effects = [
-            f"round 14: {len(self.nodes)} members, world size {self.world} (in: spare-1, out: {asked.get('node')})",
+            f"round 14: {len(self.nodes)} members (in: spare-1, out: {asked.get('node')})",
             "the workers re-enter in their processes",
             f"it restores step {self.step} from the memory of the nodes",
         ]
