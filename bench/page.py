@@ -2,8 +2,8 @@
 
     python bench/page.py [--nodes 12500] [--seconds 6]
 
-A console with scripted data serves the page to chromium without a GPU, so every pixel is drawn by the processor: an
-engineer's machine does more. New columns of all ranks come once a second.
+A console with scripted data serves the page to chromium without a GPU, so every pixel is drawn by the processor:
+an engineer's machine does more. New columns of all ranks come once a second.
 """
 
 import argparse

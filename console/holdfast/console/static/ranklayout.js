@@ -11,13 +11,13 @@ const RANKS_PER_ROW = 16; // a host with more takes several rows
  * `{width, height, x, y, at, blocks}`: `x` and `y` of each rank, `at[y * width + x]` the rank there or -1, `blocks`
  * `{rack, hosts, x, y, width, height}`, each host `{node, ranks, y}`.
  *
- * `racks` names the rack of each node, null where unknown. `aspect` is the width of the map over its height.
+ * `racks` names the rack of each node, null where unknown. `room` is the map's width and height in cells of full size.
  */
-export function layout(ranks, racks, aspect) {
+export function layout(ranks, racks, room) {
   const blocks = blocksOf(hostsOf(ranks), racks);
   const column = 1 + Math.max(1, ...blocks.map((each) => each.width));
   const row = 2 + Math.max(1, ...blocks.map((each) => each.height));
-  const across = perRow(blocks.length, column, row, aspect);
+  const across = perRow(blocks.length, column, row, room);
   blocks.forEach((each, i) => {
     each.x = (i % across) * column;
     each.y = 1 + Math.floor(i / across) * row;
@@ -27,9 +27,11 @@ export function layout(ranks, racks, aspect) {
   return { width, height, blocks, ...placed(ranks.n, blocks, width, height) };
 }
 
-/** How many blocks stand beside each other so that all of them have about the shape of the map. */
-function perRow(count, column, row, aspect) {
-  const wanted = Math.sqrt((aspect * count * row) / column);
+/** How many blocks stand beside each other: a full row where few rows do, else so that all have the map's shape. */
+function perRow(count, column, row, { width, height }) {
+  const full = Math.max(1, Math.floor((width + 1) / column));
+  if (Math.ceil(count / full) * row <= height) return Math.min(Math.max(1, count), full);
+  const wanted = Math.sqrt(((width / height) * count * row) / column);
   return Math.min(Math.max(1, count), Math.max(1, Math.round(wanted)));
 }
 

@@ -5,7 +5,7 @@
 
 import { colour } from "./palette.js";
 
-const CELL_MOST = 30; // pixels of the page
+export const CELL_MOST = 30; // pixels of the page
 const CELL_LINED = 5; // from here on cells stand apart
 const CELL_LABELLED = 17; // and from here on they carry their glyph
 const LABEL_HEIGHT = 12;

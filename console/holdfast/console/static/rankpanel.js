@@ -5,7 +5,7 @@ import { keep, make, mark, named, say } from "./element.js";
 import { colouring } from "./rankcolours.js";
 import { RankGrid } from "./rankgrid.js";
 import { layout } from "./ranklayout.js";
-import { RankMap } from "./rankmap.js";
+import { CELL_MOST, RankMap } from "./rankmap.js";
 import { decode, GLYPHS, HEALTH, healthCounts, newestStep, none, UNKNOWN_STEP, worst } from "./ranks.js";
 import { count, number, seconds, whole } from "./wording.js";
 
@@ -85,17 +85,23 @@ export class RankPanel {
   show() {
     named("ranks-empty").hidden = this.ranks.n > 0;
     named("rank-view").hidden = this.ranks.n === 0;
-    const { width, height } = this.map.size_;
-    if (this.seen !== this.shape || !this.layout) {
-      this.shape = this.seen;
-      this.layout = layout(this.ranks, this.names.racks, width && height ? width / height : 2);
-      for (const block of this.layout.blocks) block.label = this.label(block);
-      this.map.place(this.layout);
-    }
+    if (this.seen !== this.shape || !this.layout) this.place();
     this.paint();
     this.grid.show(this.layout, this.ranks);
     this.tip(this.map.focused);
     this.tableSoon();
+  }
+
+  /** Other ranks, or on other nodes. What few ranks do not need of the map's height is left to others. */
+  place() {
+    this.shape = this.seen;
+    const frame = this.canvas.parentElement;
+    frame.style.height = "";
+    const [width, height] = [frame.clientWidth || 600, frame.clientHeight || 300];
+    this.layout = layout(this.ranks, this.names.racks, { width: width / CELL_MOST, height: height / CELL_MOST });
+    for (const block of this.layout.blocks) block.label = this.label(block);
+    frame.style.height = `${Math.min(height, (this.layout.height + 1.5) * CELL_MOST)}px`;
+    this.map.place(this.layout);
   }
 
   label(block) {
