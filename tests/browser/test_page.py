@@ -1,9 +1,11 @@
 """The page in a browser, over a console with scripted data: what it shows, to whom, and how it is reached."""
 
 import json
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.resources import files
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,6 +17,9 @@ from scripted_job import ScriptedJob, incident_of_a_lost_gpu
 from holdfast.api.finding import Evidence
 from holdfast.api.incident import Action, IncidentState, Moment, Rung
 
+PICTURES = os.environ.get(
+    "HOLDFAST_PICTURES"
+)  # a folder for the pictures of the documents; made only when asked for
 AXE = (files("axe_playwright_python") / "axe.min.js").read_text()
 
 
@@ -36,7 +41,7 @@ def test_the_job_stands_in_one_line(shown: Page, job: ScriptedJob) -> None:
     assert facts == {name: words(job) for name, words in FACTS.items()}
 
 
-FACTS = {
+FACTS: Mapping[str, Callable[[ScriptedJob], str]] = {
     "Step": lambda job: f"{job.step:,} of 100,000",
     "Tokens/s": lambda job: f"{job.points[-1]['tokens_s'] / 1e6:.3g}M",
     "MFU": lambda job: f"{job.points[-1]['mfu']:.1%}",
@@ -119,12 +124,8 @@ def test_nodes_in_trouble_come_first_and_say_why(shown: Page, console: FakeConso
     expect(shown.locator("#nodes-view tbody tr")).to_have_count(4)
 
 
-def test_an_empty_job_says_what_will_come(console: FakeConsole, open_page: Open, job: ScriptedJob) -> None:
-    empty = ScriptedJob.of(nodes=1, points=0)
-    empty.world, empty.nodes = 0, []
-    empty.node, empty.health, empty.phases = empty.node[:0], empty.health[:0], empty.phases[:0]
-    empty.step_s, empty.loss = empty.step_s[:0], empty.loss[:0]
-    console.job = empty
+def test_an_empty_job_says_what_will_come(console: FakeConsole, open_page: Open) -> None:
+    console.job = ScriptedJob.of(nodes=0, points=0)
     page = open_page(f"{console.url}#token={OPERATOR}")
     for part in ("incidents", "plots", "ranks", "nodes"):
         expect(page.locator(f"#{part} .empty")).to_be_visible()
@@ -283,20 +284,32 @@ def test_nothing_is_asked_of_another_host(shown: Page, console: FakeConsole, log
 
 
 @pytest.mark.parametrize(
-    ("scheme", "width"), [("dark", 1280), ("light", 1280), ("dark", 360)], ids=["dark", "light", "phone"]
+    ("token", "scheme", "width"),
+    [(OPERATOR, "dark", 1280), (OPERATOR, "light", 1280), (VIEWER, "dark", 360)],
+    ids=["dark", "light", "phone"],
 )
 def test_axe_finds_nothing(
-    console: FakeConsole, open_page: Open, job: ScriptedJob, scheme: str, width: int
+    console: FakeConsole, open_page: Open, job: ScriptedJob, token: str, scheme: str, width: int
 ) -> None:
     job.break_node(2, IncidentState.RECOVERED)
     job.break_node(5)
-    page = open_page(f"{console.url}#token={VIEWER}", width=width, scheme=scheme)
+    page = open_page(f"{console.url}#token={token}", width=width, scheme=scheme)
     page.locator("#worst-ranks tr").first.wait_for()
-    page.locator("[data-action=Rewind]").click()
-    page.locator("#command-to_step").fill("100")
+    page.locator("[data-action=Evict]").click()
+    page.locator("#command-node").fill("node-0005")
+    page.locator("#command-reason").fill("XID 79 twice today")
     expect(page.locator("#forecast-says")).to_contain_text("It would be")
     assert violations(page) == {}
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    if PICTURES:
+        page.evaluate("scrollTo(0, 0)")
+        page.screenshot(path=Path(PICTURES) / f"page-{'phone' if width < 500 else scheme}.png")
+
+
+def test_axe_would_find_something(shown: Page) -> None:
+    shown.evaluate("document.querySelector('label.pick').remove()")
+    shown.evaluate("document.querySelector('.top').append(document.createElement('select'))")
+    assert "select-name" in violations(shown)
 
 
 def violations(page: Page) -> Mapping[str, list[str]]:

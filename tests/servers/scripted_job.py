@@ -68,7 +68,6 @@ class ScriptedJob:
     name: str
     nodes: list[str]
     racks: list[str | None]
-    world: int
     random: np.random.Generator
     step: int = 41200
     told: int = 1
@@ -79,6 +78,12 @@ class ScriptedJob:
     incidents: list[Incident] = field(default_factory=list)
     points: list[dict[str, float]] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.world = len(self.nodes) * PER_NODE
+        self.node = np.repeat(np.arange(len(self.nodes), dtype=np.uint32), PER_NODE)
+        self.health = np.full(self.world, FINE, np.uint8)
+        self.move()
+
     @classmethod
     def of(
         cls, *, nodes: int, racks: int = 0, name: str = "ml/llm-70b", seed: int = 1, points: int = POINTS
@@ -86,10 +91,7 @@ class ScriptedJob:
         """`nodes` of eight ranks each in so many racks (0: nobody knows of racks), with a history of `points`."""
         names = [f"node-{i:04d}" for i in range(nodes)]
         domains = [f"r{i * racks // nodes:03d}" if racks else None for i in range(nodes)]
-        job = cls(name, names, domains, nodes * PER_NODE, np.random.default_rng(seed))
-        job.node = np.repeat(np.arange(nodes, dtype=np.uint32), PER_NODE)
-        job.health = np.full(job.world, FINE, np.uint8)
-        job.move()
+        job = cls(name, names, domains, np.random.default_rng(seed))
         start = time.time() - points * STEP_S
         job.step -= points
         for i in range(points):
@@ -227,7 +229,7 @@ class ScriptedJob:
         steps = np.full(self.world, self.step, np.uint32)
         small = self.phases.tobytes() + self.health.tobytes()
         head = struct.pack("<II", 1, self.world) + self.node.tobytes() + steps.tobytes() + small
-        return head + bytes(-len(head) % 4) + self.step_s.tobytes() + self.loss.tobytes()
+        return bytes(head + bytes(-len(head) % 4) + self.step_s.tobytes() + self.loss.tobytes())
 
     def names(self) -> dict[str, Any]:
         return {"nodes": self.nodes, "racks": self.racks, "phases": [each.name.lower() for each in Phase]}
