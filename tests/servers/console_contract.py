@@ -70,6 +70,7 @@ class Node(Shape):
     name: str
     rack: str | None
     state: str
+    why: str | None
     ranks: list[int]
     gpus: list[Gpu]
 

@@ -202,12 +202,13 @@ class ScriptedJob:
         return {
             "name": self.nodes[index],
             "rack": self.racks[index],
-            "state": "avoided: xid 79" if is_broken else "heard",
+            "state": "avoided" if is_broken else "heard",
+            "why": "xid 79" if is_broken else None,
             "ranks": list(ranks),
             "gpus": [
                 {
                     "uuid": f"GPU-{index:04d}-{i}",
-                    "state": "lost" if is_broken and i == 3 else "healthy",
+                    "state": "failed" if is_broken and i == 3 else "healthy",
                     "temperature_c": None if is_broken and i == 3 else 58.0 + (7 * i + index) % 9,
                     "why": "xid 79: fell off the bus" if is_broken and i == 3 else None,
                 }

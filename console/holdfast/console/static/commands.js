@@ -260,15 +260,21 @@ export class Commands {
 
   /**
    * Asks until the outcome is known; from the first answer on others may be given meanwhile. The same request again
-   * is the same one, so an answer that was lost costs nothing.
+   * is the same one, so an answer that was lost costs nothing. Whoever cancels before an answer ends the asking.
    */
   async follow(job, request, { label }) {
+    let isTaken = false;
     for (let tries = 0; job === this.job; tries += 1) {
       const said = await this.hand(job, request);
       if (job !== this.job) return;
+      if (!isTaken && this.request !== request) {
+        this.outcome(`${label}: not asked for any more; whether it arrived is not known`, "Pending");
+        return;
+      }
       this.outcome(`${label}: ${said.state}${said.outcome ? `: ${said.outcome}` : ""}`, said.state);
       if (said.state === "Refused") this.request = null;
-      if (said.isAnswer && this.request === request) this.close();
+      if (said.isAnswer && !isTaken) this.close();
+      isTaken ||= said.isAnswer === true;
       if (said.state !== "Pending") return;
       await new Promise((go) => window.setTimeout(go, Math.min(POLL_MS * 2 ** tries, 15000)));
     }

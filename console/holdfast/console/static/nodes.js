@@ -4,8 +4,8 @@ import { keep, make, mark, named, say } from "./element.js";
 import { count, number, ranges, whole } from "./wording.js";
 
 const SHOWN = 8;
-const FINE = new Set(["heard", "healthy", "fine", "ok", "ready", "active", "ended"]);
-const FAULTY = new Set(["faulty", "lost", "failed", "avoided", "cordoned", "silent"]);
+const FINE = new Set(["heard", "ended", "healthy"]);
+const FAULTY = new Set(["silent", "avoided", "failed"]);
 
 /** How a word for a state is to be taken: fine, faulty, or something to look at. */
 export function standing(state) {
@@ -69,7 +69,7 @@ export class Nodes {
     const how = standing(node.state);
     mark(row, "class", `health ${how}`);
     say(rack, node.rack ?? "");
-    say(state, `${SIGN[how]} ${node.state}`);
+    say(state, `${SIGN[how]} ${node.state}${node.why ? `: ${node.why}` : ""}`);
     say(ranks, ranges(node.ranks));
     keep(gpus.firstChild, node.gpus, (gpu) => gpu.uuid, () => make("li"), (item, gpu) => {
       const health = standing(gpu.state);
