@@ -178,7 +178,7 @@ def _reads(console: Console) -> APIRouter:
     async def document(request: Request) -> Response:
         """One job."""
         job = await console.readable(request)
-        return _json(console.documents(job).whole(console.feed.stale_s))
+        return _json(console.documents(job).whole(console.feed))
 
     @router.get(f"{JOB}/series", response_model=shapes.SeriesShape)
     async def series(request: Request, points: int = Query(500, ge=1, le=POINTS_MAX)) -> Response:

@@ -10,6 +10,7 @@ import numpy as np
 from holdfast.api.feed import GPU_HEALTHS, JobTold
 from holdfast.api.incident import Incident
 from holdfast.api.status import JobPhase
+from holdfast.console.feed import Feed
 from holdfast.console.heard import PHASES, JobHeard
 
 RANKS_VERSION: Final = 1
@@ -241,13 +242,13 @@ class Documents:
             self._nodes = version, _ENCODE(nodes_of(self.job))
         return self._nodes[1]
 
-    def whole(self, stale_s: float | None, *, incidents: bool = True, nodes: bool = True) -> bytes:
+    def whole(self, feed: Feed, *, incidents: bool = True, nodes: bool = True) -> bytes:
         """The document; a part that is left out is null. Not before the job's status was told."""
         told = self.job.told
         assert told is not None
         head = {
-            "heard_at": told.status.now,
-            "stale_s": stale_s,
+            "heard_at": max(told.status.now, feed.heard_at or 0.0),
+            "stale_s": feed.stale_s,
             "status": told.status,
             "line": line_of(self.job, told),
             "round": self.job.round,

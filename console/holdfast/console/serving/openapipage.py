@@ -1,4 +1,4 @@
-"""The documentation of the API as one page of plain HTML, made of its OpenAPI document. It loads nothing at all."""
+"""The documentation of the API as one page of plain HTML, made of its OpenAPI document. It loads nothing."""
 
 import json
 from collections.abc import Iterator, Mapping

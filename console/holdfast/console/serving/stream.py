@@ -15,15 +15,16 @@ from holdfast.console.feed import Feed
 from holdfast.console.heard import JobHeard
 from holdfast.console.serving.document import Documents, point_of
 
-# The least time between two looks of one reader, and after how much silence a comment shows that both live.
+# The watchdog looks once a second; a reader that waited a whole one would miss every other look by a hair.
 BREATH_S: Final = 0.2
-JOB_EVERY_S: Final = 1.0
+JOB_EVERY_S: Final = 0.5
+# After how much silence a comment shows that both live.
 KEEP_ALIVE_S: Final = 5.0
 CHECK_EVERY_S: Final = 30.0
 # Columns of large worlds are a megabyte: they are announced as often as somebody can look.
-RANKS_EVERY_S: Final = 1.0
+RANKS_EVERY_S: Final = 0.5
 LARGE_WORLD: Final = 16_384
-LARGE_RANKS_EVERY_S: Final = 3.0
+LARGE_RANKS_EVERY_S: Final = 2.5
 NODES_EVERY_S: Final = 5.0
 
 
@@ -91,7 +92,7 @@ class Reader:
                 self._note("nodes", now)
             if job.told is not None:
                 parts = {"incidents": had_incidents or first, "nodes": had_nodes or first}
-                news.append(event("job", documents.whole(self._feed.stale_s, **parts)))
+                news.append(event("job", documents.whole(self._feed, **parts)))
         if self._is_news("points", 0.0, now) and (point := point_of(job)) is not None:
             self._note("points", now)
             news.append(event("series", point))
