@@ -21,8 +21,8 @@ def console(port: int, target: Target) -> ExitCode:
     """Print the address of the console, with a token in it that the browser keeps to itself.
 
     Of a run on this machine it is there while the run is. Of a cluster it is made reachable on this machine,
-    through the API server, until Ctrl-C: to read; what changes a job is for the other commands. With --watchdog and
-    --token-file a console for that watchdog is started here.
+    through the API server, until Ctrl-C: to read; what changes a job is for the other commands. With --watchdog
+    and --token-file a console for that watchdog is started here.
     """
     match place_of(target, look_around):
         case Place.STATE_DIRECTORY:
