@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from click.testing import CliRunner
 from console_contract import check
 from forgetful_store import MemoryStore
 from patience import patient
@@ -26,10 +27,14 @@ from peers import (
     policy_of,
     rigged,
 )
+from server_process import free_port
 
 from holdfast.api.membership import Beat, WorkerExited
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import AgentHello, GpuHealth, GpuSample, NodeReport, ProcessState, RankSample
+from holdfast.cli.embedded.console import ConsoleProcess
+from holdfast.cli.main import holdfast
+from holdfast.cli.statedirectory import StateDirectory
 from holdfast.watchdog.senses import senses_for
 
 INCIDENT_WITHIN_S = patient(1.0)
@@ -224,6 +229,46 @@ async def test_a_console_goes_on_over_a_restart_of_the_watchdog_and_begins_anew_
             await shown.process.wait()
             async with shown_for(again, tmp_path) as fresh:
                 await fresh.until(PATH, lambda status, _: status == 200)
+
+
+async def test_a_run_says_where_its_console_is(rig: Rig, tmp_path: Path) -> None:
+    directory, said = StateDirectory(tmp_path), asyncio.Queue[str]()
+    directory.token_file.write_text(TOKEN)
+    directory.run_file.write_text(json.dumps({"job": JOB, "job_file": "job.yaml"}))
+    console = ConsoleProcess(directory, f"127.0.0.1:{rig.server.port}", said.put_nowait)
+    running = asyncio.create_task(console.run())
+    async with asyncio.timeout(PATIENCE_S):
+        line = await said.get()
+    at = directory.console_at()
+    assert at is not None
+    assert line == f"console: http://127.0.0.1:{at.port}/ ('holdfast console' prints it with its token)"
+    asked = await asyncio.to_thread(CliRunner().invoke, holdfast, ["console", "--state-dir", str(tmp_path)])
+    assert asked.stdout == f"http://127.0.0.1:{at.port}/#token={TOKEN}\n"
+    async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{at.port}/") as page:
+        assert page.status == 200
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await console.stop()
+    assert directory.console_at() is None
+
+
+async def test_a_console_of_a_watchdog_elsewhere_listens_where_it_is_told(rig: Rig, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    port = free_port()
+    where = ("--watchdog", f"127.0.0.1:{rig.server.port}", "--token-file", str(tmp_path / "token"))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "holdfast.cli", "console", *where, "--port", str(port)),
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    (tmp_path / "at.json").write_text(json.dumps({"port": port}))
+    try:
+        async with aiohttp.ClientSession() as http:
+            shown = Shown(process, tmp_path / "at.json", http)
+            await shown.until("/healthz", lambda status, _: status == 200)
+            assert await shown.get("/api/v1/jobs") == (200, {"jobs": []})
+    finally:
+        process.terminate()
+        await process.wait()
 
 
 def _is_whole(body: Any) -> bool:
