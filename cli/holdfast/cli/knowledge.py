@@ -46,7 +46,7 @@ def _reads(source: "JobSource", seen: SeenStatus) -> Reads:
         "journal": lambda: tuple(source.journal(0)),
     }
     if seen.source is Source.RECORD:
-        return reads | {name: _away for name in ("status", "ranks", "nodes")}
+        return reads | dict.fromkeys(("status", "ranks", "nodes"), _away)
     if isinstance(source, LocalSource) and seen.source is Source.STORE:
         last = source.last()
         status = replace(last.status, ended_at=seen.ended_at)

@@ -85,7 +85,7 @@ def runbook_text(symptom: Symptom, known: Known, answers: Sequence[Answer], type
 
 
 def _symptoms(target: Target, window_s: float, form: Format) -> ExitCode:
-    """The list, with what the job shows of it. Where the job cannot be read that is Unknown, and stderr says why."""
+    """The list, with what the job shows of it: Unknown, as stderr says, where the job cannot be read."""
     fits: Mapping[Symptom, str] = {}
     code = ExitCode.OK
     try:

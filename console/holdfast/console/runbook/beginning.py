@@ -9,7 +9,7 @@ from holdfast.api.status import JobPhase
 from holdfast.console.runbook.answer import Said, fine, hint, named, proved, unknown
 from holdfast.console.runbook.byincident import ByIncident
 from holdfast.console.runbook.check import Check
-from holdfast.console.runbook.known import Known, listed
+from holdfast.console.runbook.known import Known, listed, many
 from holdfast.console.runbook.symptom import Symptom
 
 START: Final = Symptom.WILL_NOT_START
@@ -35,7 +35,7 @@ def pending_pods(known: Known) -> Said:
     waits = [each for each in newest.values() if each.state is PodState.PENDING]
     if waits:
         reasons = listed(sorted({each.reason or "no reason is given" for each in waits}))
-        return named(f"{len(waits)} pods are pending: {reasons}")
+        return named(f"{many(len(waits), 'pod')} pending: {reasons}")
     if not newest:
         return unknown("nobody has told of pods: the operator does not, or there is no cluster")
     return fine(f"none of {len(newest)} pods is pending")
@@ -54,7 +54,9 @@ def is_out_of_budget(known: Known) -> Said:
         f"{status.evictions} evictions ({policy.evictions.count} in {policy.evictions.per_s:.0f} s are allowed)"
     )
     if len(status.avoided_nodes) and len(status.avoided_nodes) >= policy.evictions.count:
-        return hint(f"{len(status.avoided_nodes)} nodes are avoided: {listed(status.avoided_nodes)}; {evictions}")
+        return hint(
+            f"{many(len(status.avoided_nodes), 'node')} avoided: {listed(status.avoided_nodes)}; {evictions}"
+        )
     return fine(f"{evictions}, {status.restarts} restarts: within the budget")
 
 

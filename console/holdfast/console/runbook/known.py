@@ -115,6 +115,11 @@ class Known(msgspec.Struct, frozen=True, dict=True):
         return self.journal[0].offset == 1 or self.journal[0].at <= self.since
 
     @property
+    def age_s(self) -> float | None:
+        """How old the job is; None where the journal does not go back to its first line."""
+        return self.now - self.journal[0].at if self.journal and self.journal[0].offset == 1 else None
+
+    @property
     def policy(self) -> Policy | None:
         told = self.told(JobSubmitted)
         return told[-1][1].policy if told else None
@@ -167,7 +172,7 @@ class Known(msgspec.Struct, frozen=True, dict=True):
         if not self.ranks:
             return "no rank runs"
         silent = [each for each in self.ranks if each.heard_age_s is None or each.heard_age_s > SILENT_S]
-        return f"{len(silent)} of {len(self.ranks)} ranks are not heard: {nodes_of(silent)}" if silent else ""
+        return f"{len(silent)} of {len(self.ranks)} ranks are not heard (on {nodes_of(silent)})" if silent else ""
 
     @property
     def blind(self) -> str:
@@ -179,7 +184,7 @@ class Known(msgspec.Struct, frozen=True, dict=True):
         away = [each.node for each in self.nodes if each.hearing is not Hearing.HEARD]
         mute = {node for each in self.ranks or () if (node := each.node) not in {one.node for one in self.nodes}}
         lost = sorted({*away, *mute})
-        return f"{len(lost)} nodes are not heard: {listed(lost)}" if lost else ""
+        return f"{many(len(lost), 'node')} not heard: {listed(lost)}" if lost else ""
 
     def raised(self) -> Iterator[tuple[NodeStatus, Condition]]:
         """Every condition that holds, with its node."""
@@ -204,6 +209,11 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def many(count: int, what: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:

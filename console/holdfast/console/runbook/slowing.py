@@ -8,11 +8,10 @@ from typing import Final
 from holdfast.api.event import CheckpointRecorded
 from holdfast.api.finding import FindingKind, SlowCause
 from holdfast.api.incident import Incident
-from holdfast.api.policy import Policy
 from holdfast.console.runbook.answer import Said, fine, hint, named, unknown
 from holdfast.console.runbook.byincident import ByIncident
 from holdfast.console.runbook.check import Check
-from holdfast.console.runbook.known import Known, duration
+from holdfast.console.runbook.known import Known, duration, many
 from holdfast.console.runbook.symptom import Symptom
 
 SLOW, COST, STALE = Symptom.SLOW, Symptom.COST, Symptom.CHECKPOINT_STALE
@@ -72,7 +71,7 @@ def restarts(known: Known) -> Said:
         return unknown(known.why_unread("incidents"))
     healed = [each for each in known.recent() if each.recovered_round is not None]
     lost = sum(each.lost_steps or 0 for each in healed)
-    says = f"{len(healed)} faults in {known.span} needed a new round, {lost} steps were trained again"
+    says = f"{many(len(healed), 'fault')} in {known.span} needed a new round, {many(lost, 'step')} trained again"
     if len(healed) >= RESTARTS_MANY:
         return named(says, incident=healed[-1].id)
     return hint(says, incident=healed[-1].id) if healed else fine(says)
@@ -89,14 +88,9 @@ def smaller(known: Known) -> Said:
     if status.ended_at is not None or not status.world_size:
         return fine("no round runs")
     if there < wanted or (size is not None and status.world_size < wanted * size):
-        why = f"; {len(status.avoided_nodes)} nodes are avoided" if status.avoided_nodes else ""
+        why = f"; {many(len(status.avoided_nodes), 'node')} avoided" if status.avoided_nodes else ""
         return named(f"{there} of {wanted} nodes train, {status.world_size} ranks{why}")
     return fine(f"all {wanted} nodes train, {status.world_size} ranks")
-
-
-def loss_of(policy: Policy | None) -> float | None:
-    """What a GPU costs for an hour, None: nobody says."""
-    return policy.gpu_hour.amount if policy is not None and policy.gpu_hour is not None else None
 
 
 CHECKS: Final = (

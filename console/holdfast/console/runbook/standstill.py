@@ -10,12 +10,13 @@ from holdfast.api.rankrecord import Phase
 from holdfast.api.status import JobPhase, RankStatus
 from holdfast.api.telemetry import ProcessState
 from holdfast.console.runbook.answer import Said, Verdict, fine, hint, named, proved, unknown
-from holdfast.console.runbook.byincident import ByIncident, unheard
+from holdfast.console.runbook.byincident import ByIncident, agents_away, unheard
 from holdfast.console.runbook.check import Check
 from holdfast.console.runbook.known import Known, duration, nodes_of
 from holdfast.console.runbook.symptom import Symptom
 
 HUNG, START, STALE, COST = Symptom.HUNG, Symptom.WILL_NOT_START, Symptom.CHECKPOINT_STALE, Symptom.COST
+DISKS: Final = (ConditionKind.DISK_FULL, ConditionKind.DISK_READ_ONLY)
 STILL_S: Final = 30.0
 STEPS_STILL: Final = 4.0  # times a step
 MOST: Final = 0.5
@@ -186,6 +187,23 @@ def _is_of_all(incident: Incident) -> bool:
     return incident.culprit.rank is None and incident.culprit.node is None
 
 
+def disk(known: Known) -> Said:
+    """A disk that is full or read-only: found, or as it is now."""
+    found = _DISK(known)
+    if found.verdict is Verdict.SUSPECT:
+        return found
+    for node, each in known.raised():
+        if each.kind in DISKS:
+            return named(f"{each.kind} holds on {node.node} {each.device}: {each.says}", node=node.node)
+    return found
+
+
+_DISK: Final = ByIncident(
+    frozenset({FindingKind.CONDITION}),
+    "no disk of a node is full or read-only; remote storage is not seen",
+    like=lambda each: each.cause in {kind.value for kind in DISKS},
+    blind=agents_away,
+)
 _HANG: Final = ByIncident(
     frozenset({FindingKind.HANG}),
     "no rank was missed at a collective",
@@ -213,7 +231,7 @@ CHECKS: Final = (
     Check(
         "too-few-members",
         "Too few nodes are there",
-        {HUNG: 18, START: 35, COST: 12},
+        {HUNG: 24, START: 35, COST: 12},
         is_short,
         ("status",),
     ),
@@ -298,12 +316,7 @@ CHECKS: Final = (
         "disk",
         "A disk is full, or takes no writes",
         {HUNG: 8, STALE: 30, START: 6},
-        ByIncident(
-            frozenset({FindingKind.CONDITION}),
-            "no disk is full or read-only on any node; remote storage is not seen",
-            like=lambda each: each.cause in (ConditionKind.DISK_FULL.value, ConditionKind.DISK_READ_ONLY.value),
-            blind=lambda known: known.blind,
-        ),
+        disk,
         WHY,
         "5 % of incidents are of full disks: https://arxiv.org/abs/2509.16293, table 1",
     ),

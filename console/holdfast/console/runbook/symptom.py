@@ -71,6 +71,7 @@ _BEFORE_THE_FIRST_STEP: Final = (JobPhase.PENDING, JobPhase.PREFLIGHT, JobPhase.
 _STANDS: Final = (JobPhase.STALLED, JobPhase.RECOVERING)
 OLD_CHECKPOINT: Final = 3.0  # times the cadence
 ETTR_LOW: Final = 0.9
+YOUNG_S: Final = 3600.0
 
 
 def symptom_of(incident: Incident) -> Symptom:
@@ -124,5 +125,6 @@ def _by_figures(known: Known) -> Iterator[tuple[Symptom, str]]:
         age_s = status.now - saved.at
         if age_s > OLD_CHECKPOINT * every.every_s:
             yield Symptom.CHECKPOINT_STALE, f"the newest checkpoint is {age_s:.0f} s old; {every.says}"
-    if status.ettr is not None and status.ettr < ETTR_LOW:
+    is_young = known.age_s is not None and known.age_s < YOUNG_S  # its start weighs more than anything else
+    if status.ettr is not None and status.ettr < ETTR_LOW and not is_young:
         yield Symptom.COST, f"the effective training time ratio (ETTR) is {status.ettr:.0%}"
