@@ -1,4 +1,4 @@
-"""Situations somebody is called about, injected into a job whose watchdog is real: the checks were made with these.
+"""Situations somebody is called about, in a job whose watchdog is real: the checks were made with these.
 
 Each says the symptom, the check that names what was injected, and what may be called proved: what was injected,
 and what truly follows from it.
@@ -92,7 +92,7 @@ def a_stopped_process() -> WatchedJob:
     began = job.now
 
     def stopped(sample: RankSample) -> RankSample:
-        told = _standing(sample, job.now - began)
+        told = standing(sample, job.now - began)
         if sample.rank != 3:
             return told
         return replace(told, process=ProcessState.STOPPED, pulse_age_s=job.now - began)
@@ -108,7 +108,7 @@ def a_rank_stuck_in_its_data() -> WatchedJob:
     began = job.now
 
     def stuck(sample: RankSample) -> RankSample:
-        told = _standing(sample, job.now - began)
+        told = standing(sample, job.now - began)
         return replace(told, phase=Phase.DATA) if sample.rank == 4 else told
 
     job.sample = stuck
@@ -120,7 +120,7 @@ def all_in_their_checkpoint() -> WatchedJob:
     job = WatchedJob(hang_timeout_s=600.0).train(100)
     job.stands = True
     began = job.now
-    job.sample = lambda sample: replace(_standing(sample, job.now - began), phase=Phase.CHECKPOINT)
+    job.sample = lambda sample: replace(standing(sample, job.now - began), phase=Phase.CHECKPOINT)
     return job.train(70)
 
 
@@ -223,7 +223,7 @@ def many_restarts() -> WatchedJob:
     return job
 
 
-def _standing(sample: RankSample, for_s: float) -> RankSample:
+def standing(sample: RankSample, for_s: float) -> RankSample:
     return replace(sample, progress_age_s=for_s, phase_age_s=for_s)
 
 
@@ -241,7 +241,7 @@ SITUATIONS = (
     Situation("one process is stopped", Symptom.HUNG, "stopped-process", a_stopped_process),
     Situation("one rank waits for its data", Symptom.HUNG, "absent-rank", a_rank_stuck_in_its_data),
     Situation("storage takes no writes", Symptom.HUNG, "in-checkpoint", all_in_their_checkpoint),
-    Situation("two machines are gone", Symptom.HUNG, "too-few-members", too_few_nodes, frozenset({"member-lost"})),
+    Situation("two machines are gone", Symptom.HUNG, "member-lost", too_few_nodes, frozenset({"too-few-members"})),
     Situation("a slow loader on one rank", Symptom.SLOW, "slow-data", a_loader_that_is_slow),
     Situation("a hot GPU", Symptom.SLOW, "heat", a_hot_gpu),
     Situation(

@@ -1,8 +1,12 @@
-"""Further situations, written once the table of checks stood: how well it does where nobody looked before."""
+"""Further situations, written once the table of checks stood, to see how it does where nobody looked before.
+
+At first sight the culprit was the first suspect in 13 of these 15: a pod that was pending and a node that was cut
+off came after the members that were missed for it. Since then what follows from something else comes after that.
+"""
 
 from msgspec.structs import replace
-from situations import Situation, _standing
-from watchedjob import WatchedJob
+from situations import Situation, standing
+from watchedjob import JOB, WatchedJob
 
 from holdfast.api.condition import Condition, ConditionKind, ConditionState
 from holdfast.api.event import InterventionRequested, PodChanged
@@ -10,7 +14,6 @@ from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.plan import PodState
 from holdfast.api.telemetry import NodeReport, NonFinite, RankSample, SkippedSteps
 from holdfast.console.runbook.symptom import Symptom
-from watchedjob import JOB
 
 
 def a_gpu_out_of_memory() -> WatchedJob:
@@ -34,12 +37,14 @@ def a_link_that_is_down() -> WatchedJob:
     job = WatchedJob(hang_timeout_s=600.0).train(100)
     job.stands = True
     began = job.now
-    job.sample = lambda sample: _standing(sample, job.now - began)
+    job.sample = lambda sample: standing(sample, job.now - began)
 
     def report(told: NodeReport) -> NodeReport:
         if told.node != "c":
             return told
-        down = Condition(ConditionKind.LINK_DOWN, ConditionState.RAISED, job.now - began, "port 1 is down", "", "mlx5_0")
+        down = Condition(
+            ConditionKind.LINK_DOWN, ConditionState.RAISED, job.now - began, "port 1 is down", "", "mlx5_0"
+        )
         return replace(told, conditions=(down,))
 
     job.report = report
@@ -115,7 +120,7 @@ def a_standstill() -> WatchedJob:
     job = WatchedJob(hang_timeout_s=6000.0).train(100)
     job.stands = True
     began = job.now
-    job.sample = lambda sample: _standing(sample, job.now - began)
+    job.sample = lambda sample: standing(sample, job.now - began)
     return job.train(200)
 
 
@@ -160,7 +165,9 @@ UNSEEN = (
     Situation("a machine is slower", Symptom.SLOW, "slow-machine", a_slow_machine),
     Situation("one machine computed a NaN", Symptom.NAN, "nan-of-one-rank", a_nan_of_one_rank),
     Situation("somebody sent it back", Symptom.LOSS_SPIKED, "went-back", somebody_rewound_it),
-    Situation("the workers of one node die", Symptom.NODE_SUSPECT, "same-node-again", a_node_that_kills_its_workers),
+    Situation(
+        "the workers of one node die", Symptom.NODE_SUSPECT, "same-node-again", a_node_that_kills_its_workers
+    ),
     Situation("nothing is saved", Symptom.CHECKPOINT_STALE, "never-saved", nothing_is_saved),
     Situation("it hangs and saves nothing", Symptom.CHECKPOINT_STALE, "no-steps", a_standstill),
     Situation("the cluster has no room", Symptom.WILL_NOT_START, "pods-pending", no_room_in_the_cluster),

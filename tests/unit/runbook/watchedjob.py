@@ -146,10 +146,12 @@ class WatchedJob:
 
     def die(self, rank: int, **how: Any) -> None:
         """A worker ends."""
-        share = self.round.member_of(rank)
+        round = self.job.state.round  # also while none is to run
+        share = round.member_of(rank) if round is not None else None
+        assert round is not None
         assert share is not None
         told = {"exit_code": None, "signal": 9, "began": self.step > self._began, **how}
-        self.show(Exited(share.member, share.node, WorkerExited(self.round.number, rank, 0.01, **told)))
+        self.show(Exited(share.member, share.node, WorkerExited(round.number, rank, 0.01, **told)))
 
     def events(self, node: str, *events: NodeEvent) -> None:
         """A node's agent tells of something at once."""

@@ -9,7 +9,14 @@ from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.cli.commands.job import duration_s
 from holdfast.cli.output import ExitCode, Format, emit, format_option, remark, table
 from holdfast.cli.site import open_site
-from holdfast.cli.target import JobWord, Program, Target, target_options
+from holdfast.cli.target import (
+    DEFAULT_HOLDFAST_NAMESPACE,
+    DEFAULT_HOLDFAST_SERVICE,
+    JobWord,
+    Program,
+    Target,
+    target_options,
+)
 from holdfast.console.runbook.answer import Answer, Verdict
 from holdfast.console.runbook.command import Typed
 from holdfast.console.runbook.examine import examine
@@ -136,9 +143,15 @@ def typed_at(target: Target, job: str) -> Typed:
         ("--watchdog", target.watchdog),
         ("--token-file", target.token_file),
         ("--ca-file", target.ca_file),
+        ("--holdfast-namespace", _unless(target.holdfast_namespace, DEFAULT_HOLDFAST_NAMESPACE)),
+        ("--holdfast-service", _unless(target.holdfast_service, DEFAULT_HOLDFAST_SERVICE)),
     ):
         place += [] if value is None else [flag, str(value)]
     is_in_cluster = target.program is Program.KUBECTL or target.namespace is not None
     if is_in_cluster:
         return Typed(target.program.value, name, ("-n", namespace, *place))
     return Typed(target.program.value, job if target.job is not None else None, place)
+
+
+def _unless(value: str, default: str) -> str | None:
+    return None if value == default else value

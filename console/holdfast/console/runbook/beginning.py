@@ -4,12 +4,11 @@ from typing import Final
 
 from holdfast.api.event import PodChanged
 from holdfast.api.finding import FindingKind
-from holdfast.api.plan import PodState
 from holdfast.api.status import JobPhase
 from holdfast.console.runbook.answer import Said, fine, hint, named, proved, unknown
 from holdfast.console.runbook.byincident import ByIncident
 from holdfast.console.runbook.check import Check
-from holdfast.console.runbook.known import Known, listed, many
+from holdfast.console.runbook.known import Known, listed, many, pending
 from holdfast.console.runbook.symptom import Symptom
 
 START: Final = Symptom.WILL_NOT_START
@@ -29,16 +28,13 @@ def pending_pods(known: Known) -> Said:
     """Pods that the cluster does not start, and what it says of why."""
     if known.journal is None:
         return unknown(known.why_unread("journal"))
-    newest: dict[str, PodChanged] = {}
-    for _, event in known.told(PodChanged):
-        newest[event.member] = event
-    waits = [each for each in newest.values() if each.state is PodState.PENDING]
+    waits = pending(known)
     if waits:
         reasons = listed(sorted({each.reason or "no reason is given" for each in waits}))
         return named(f"{many(len(waits), 'pod')} pending: {reasons}")
-    if not newest:
+    if not known.told(PodChanged):
         return unknown("nobody has told of pods: the operator does not, or there is no cluster")
-    return fine(f"none of {len(newest)} pods is pending")
+    return fine("no pod is pending")
 
 
 def is_out_of_budget(known: Known) -> Said:

@@ -16,7 +16,8 @@ class Check:
     """`title` is what would be wrong. `likely` is, by symptom, of a hundred such calls about how many it is: from
     `source` where that has a figure, so that it orders checks and measures nothing.
 
-    `next` are commands without program and job, the first of which is used whose places `look` filled in.
+    `next` are commands without program and job. Of what is suspect the first is told whose places `look` filled
+    in; of all else the last, which only reads.
     """
 
     id: str
@@ -38,13 +39,13 @@ class Check:
             verdict=said.verdict,
             proved=said.weight is Weight.PROVED,
             evidence=said.evidence,
-            next=self.command(said.about),
+            next=self.command(said.about) if said.verdict is Verdict.SUSPECT else self.next[-1],
             likely=self.likely[symptom],
             weight=said.weight,
         )
 
     def command(self, about: Mapping[str, str]) -> str:
-        """The words to type next."""
+        """The words to type next about a suspect."""
         return next(each.format(**about) for each in self.next if places(each) <= about.keys())
 
 

@@ -14,12 +14,13 @@ from holdfast.api.event import (
     Journaled,
     MemberEntered,
     MemberJoined,
+    PodChanged,
     RestoreReported,
     RoundProgressed,
     RunRecorded,
 )
 from holdfast.api.incident import Incident, IncidentState
-from holdfast.api.plan import Plan
+from holdfast.api.plan import Plan, PodState
 from holdfast.api.policy import Policy
 from holdfast.api.round import Desired, Round
 from holdfast.api.runmanifest import RunManifest
@@ -201,6 +202,12 @@ class Known(msgspec.Struct, frozen=True, dict=True):
     @property
     def is_over(self) -> bool:
         return self.status is not None and self.status.ended_at is not None
+
+
+def pending(known: Known) -> Sequence[PodChanged]:
+    """Of each pod that the cluster has not started the newest word."""
+    newest = {event.member: event for _, event in known.told(PodChanged)}
+    return [each for each in newest.values() if each.state is PodState.PENDING]
 
 
 def duration(seconds: float) -> str:

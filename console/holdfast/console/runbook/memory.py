@@ -138,7 +138,7 @@ CHECKS: Final = (
         "A node's memory is nearly used up",
         {MEMORY: 25, Symptom.SLOW: 4},
         low,
-        ("nodes", "why {incident}"),
+        ("why {incident}", "nodes"),
     ),
     Check("needs-more", "The job needs more memory than it has, on every node", {MEMORY: 30}, comes_again, WHY),
     Check("one-node", "One node has less memory to give than others", {MEMORY: 18}, one_node, ("nodes",)),

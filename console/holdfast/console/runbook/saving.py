@@ -108,7 +108,7 @@ def unhealthy(known: Known) -> Said:
 CHECKS: Final = (
     Check("no-steps", "The job makes no steps, so there is nothing to save", {STALE: 35}, no_steps, ("status",)),
     Check("never-saved", "Nothing was ever saved", {STALE: 20, Symptom.COST: 6}, never_saved, ("status",)),
-    Check("cadence", "The script saves too seldom", {STALE: 15}, cadence, ("checkpoint take",)),
+    Check("cadence", "The script saves too seldom", {STALE: 15}, cadence, ("checkpoint take", "status")),
     Check(
         "slow-storage",
         "Storage takes longer than it did",

@@ -1,6 +1,7 @@
 """Checks of a job that makes no steps: who is waited for, and what for."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from holdfast.api.condition import ConditionKind
@@ -12,7 +13,7 @@ from holdfast.api.telemetry import ProcessState
 from holdfast.console.runbook.answer import Said, Verdict, fine, hint, named, proved, unknown
 from holdfast.console.runbook.byincident import ByIncident, agents_away, unheard
 from holdfast.console.runbook.check import Check
-from holdfast.console.runbook.known import Known, duration, nodes_of
+from holdfast.console.runbook.known import Known, duration, listed, nodes_of, pending
 from holdfast.console.runbook.symptom import Symptom
 
 HUNG, START, STALE, COST = Symptom.HUNG, Symptom.WILL_NOT_START, Symptom.CHECKPOINT_STALE, Symptom.COST
@@ -55,19 +56,20 @@ def is_undecided(known: Known) -> Said:
 
 
 def is_short(known: Known) -> Said:
-    """Fewer members than a round needs."""
+    """Fewer members than a round needs. Where something else explains that, this only follows from it."""
     status = known.status
     if status is None or status.members is None:
         return unknown(known.why_unread("status"))
     there, wanted = status.members.there, status.members.wanted
-    waits = status.phase in (JobPhase.PENDING, JobPhase.FORMING, JobPhase.RECOVERING)
-    if waits and "waiting for members" in status.reason:
-        return proved(f"{status.reason} ({there} of {wanted} joined)")
-    if waits and there < wanted:
-        return named(f"{there} of {wanted} members joined; {status.reason}")
-    if status.ended_at is not None or status.phase is JobPhase.SUSPENDED:
-        return fine("no member is waited for")
-    return fine(f"{there} of {wanted} members joined, which is enough to train")
+    if known.phase not in (JobPhase.PENDING, JobPhase.FORMING, JobPhase.RECOVERING) or there >= wanted:
+        return fine(f"{there} of {wanted} members joined, and the phase is {known.phase}: none is waited for")
+    says = f"{there} of {wanted} members joined; {status.reason}"
+    pressing = [each for each in known.recent() if known.is_pressing(each)]
+    if lost := [each.id for each in pressing if each.kind is FindingKind.MEMBER_LOST]:
+        return hint(f"{says}; it follows from {listed(lost)}")
+    if pending(known):
+        return hint(f"{says}; it follows from pods that are pending")
+    return proved(says) if "waiting for members" in status.reason else named(says)
 
 
 def is_backing_off(known: Known) -> Said:
@@ -135,27 +137,24 @@ def absent(known: Known) -> Said:
     return unknown(f"{len(still)} ranks stand still, and none is in another place than the rest")
 
 
-def in_phase(phase: Phase, doing: str, also: str = "") -> "_InPhase":
-    return _InPhase(phase, doing, also)
+@dataclass(frozen=True, slots=True)
+class InPhase:
+    """Suspects that ranks stand still in one phase."""
 
-
-class _InPhase:
-    """Suspects that most ranks stand in one phase."""
-
-    def __init__(self, phase: Phase, doing: str, also: str) -> None:
-        self._phase, self._doing, self._also = phase, doing, also
+    phase: Phase
+    doing: str
 
     def __call__(self, known: Known) -> Said:
         if known.unheard:
             return unknown(known.unheard)
         assert known.ranks is not None
-        there = [each for each in _still(known) if each.phase is self._phase]
+        there = [each for each in _still(known) if each.phase is self.phase]
         if not there:
-            return fine(f"no rank stands still while it {self._doing}")
+            return fine(f"no rank stands still in its phase {self.phase.name.lower()}")
         longest = max(each.progress_age_s or 0.0 for each in there)
         one = there[0]
-        says = f"{len(there)} of {len(known.ranks)} ranks {self._doing} for {duration(longest)}"
-        says += f" ({nodes_of(there)}){self._also}"
+        says = f"{len(there)} of {len(known.ranks)} ranks {self.doing} for {duration(longest)}"
+        says += f" ({nodes_of(there)})"
         is_most = len(there) > MOST * len(known.ranks)
         return (named if is_most else hint)(says, rank=one.rank, node=one.node)
 
@@ -218,7 +217,7 @@ CHECKS: Final = (
         "Somebody paused it",
         {HUNG: 10, START: 10, STALE: 10, COST: 10},
         is_held,
-        ("resume",),
+        ("resume --dry-run", "status"),
     ),
     Check("over", "The job is over", {HUNG: 8, START: 8, STALE: 8}, is_over, ("status",)),
     Check(
@@ -276,7 +275,7 @@ CHECKS: Final = (
         "in-checkpoint",
         "Ranks stand in their checkpoint: storage is slow or full",
         {HUNG: 15, STALE: 18},
-        in_phase(Phase.CHECKPOINT, "save their checkpoint"),
+        InPhase(Phase.CHECKPOINT, "save their checkpoint"),
         ("nodes", "ranks"),
         "2.1 % of incidents are of file systems: https://arxiv.org/abs/2509.16293, table 1",
     ),
@@ -284,14 +283,14 @@ CHECKS: Final = (
         "in-data",
         "Ranks wait for their data",
         {HUNG: 13, START: 7},
-        in_phase(Phase.DATA, "wait for data"),
+        InPhase(Phase.DATA, "wait for data"),
         ("logs --rank {rank} --tail 50", "ranks"),
     ),
     Check(
         "in-start-up",
         "Ranks are before their first step of the round",
         {START: 15, HUNG: 9},
-        in_phase(Phase.STARTUP, "are before their first step"),
+        InPhase(Phase.STARTUP, "are before their first step"),
         ("logs --rank {rank} --tail 50", "ranks"),
     ),
     Check(
