@@ -3,9 +3,9 @@
     make bench NAME=runbook
 
 Each situation is played in virtual time with the real journal, brain and detectors, and read through the command
-line's own client (tests/unit/runbook). The checks were made with the first ones; the further ones were written when
-the table of checks stood. At first sight the culprit was the first suspect in 13 of those 15; the two others made
-that what follows from something else comes after it, so that they are not unseen any more.
+line's own client (tests/unit/runbook). The checks were made with the first ones; the further ones were written
+when the table of checks stood. At first sight the culprit was the first suspect in 13 of those 15. What was
+learned of the two others is in the checks now, so that none is unseen any more.
 """
 
 import argparse
@@ -16,8 +16,8 @@ from pathlib import Path
 
 from figure import Figure, Goal, measured, publish
 
-TESTS = Path(__file__).parents[1] / "tests"
-sys.path += [str(TESTS / "servers"), str(TESTS / "unit" / "runbook")]
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "servers"))
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "unit" / "runbook"))
 
 from situations import SITUATIONS, Situation, healthy
 from unseen import UNSEEN
@@ -61,7 +61,9 @@ def of(name: str, situations: Sequence[Situation]) -> list[Figure]:
             target=FIRST,
             goal=Goal.AT_LEAST,
         ),
-        measured(f"{name}: called proved and is not", ours=[float(wrong)], other=[count], unit="checks", target=0.0),
+        measured(
+            f"{name}: called proved and is not", ours=[float(wrong)], other=[count], unit="checks", target=0.0
+        ),
     ]
 
 

@@ -121,7 +121,7 @@ def test_what_a_worker_says_last_is_shown_when_the_job_fails(tmp_path: Path) -> 
     assert "there is no text in /nowhere" in ended.stderr.splitlines()[-1]
     asked = holdfast("runbook", "will-not-start", "--state-dir", tmp_path / "state", "-o", "json")
     first = json.loads(asked.stdout)["checks"][0]
-    assert (first["id"], first["proved"]) == ("script-fails", True), asked.stdout
+    assert (asked.returncode, first["id"], first["verdict"]) == (1, "script-fails", "suspect"), asked.stdout
     assert "there is no text in /nowhere" in first["evidence"]
 
 

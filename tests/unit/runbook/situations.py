@@ -249,7 +249,6 @@ SITUATIONS = (
         Symptom.WILL_NOT_START,
         "script-fails",
         a_script_that_fails,
-        frozenset({"over"}),
     ),
     Situation(
         "the kernel killed a worker for memory",

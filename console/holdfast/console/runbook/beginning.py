@@ -6,7 +6,7 @@ from holdfast.api.event import PodChanged
 from holdfast.api.finding import FindingKind
 from holdfast.api.status import JobPhase
 from holdfast.console.runbook.answer import Said, fine, hint, named, proved, unknown
-from holdfast.console.runbook.byincident import ByIncident
+from holdfast.console.runbook.byincident import ByIncident, follows
 from holdfast.console.runbook.check import Check
 from holdfast.console.runbook.known import Known, listed, many, pending
 from holdfast.console.runbook.symptom import Symptom
@@ -45,7 +45,7 @@ def is_out_of_budget(known: Known) -> Said:
     if policy is None:
         return unknown("the job's spec is not known here, so neither are its budgets")
     if "budget" in status.reason:
-        return proved(status.reason)
+        return follows(known, status.reason)
     evictions = (
         f"{status.evictions} evictions ({policy.evictions.count} in {policy.evictions.per_s:.0f} s are allowed)"
     )

@@ -63,6 +63,12 @@ def accused(known: Known, incident: Incident, weight: Weight, count: int = 1) ->
     )
 
 
+def follows(known: Known, says: str) -> Said:
+    """A state of the job that is certain, and that is no cause where an incident led to it."""
+    led = [each.id for each in known.recent() if known.is_pressing(each)]
+    return hint(f"{says}; it follows from {listed(led)}") if led else proved(says)
+
+
 def told_of(known: Known, incident: Incident, count: int = 1) -> str:
     """The incident in a line: which, when, what, of whom, and the first thing that was seen."""
     seen = " ".join(incident.evidence[0].says.split())[:EVIDENCE_SHOWN] if incident.evidence else ""

@@ -11,7 +11,7 @@ from holdfast.api.rankrecord import Phase
 from holdfast.api.status import JobPhase, RankStatus
 from holdfast.api.telemetry import ProcessState
 from holdfast.console.runbook.answer import Said, Verdict, fine, hint, named, proved, unknown
-from holdfast.console.runbook.byincident import ByIncident, agents_away, unheard
+from holdfast.console.runbook.byincident import ByIncident, agents_away, follows, unheard
 from holdfast.console.runbook.check import Check
 from holdfast.console.runbook.known import Known, duration, listed, nodes_of, pending
 from holdfast.console.runbook.symptom import Symptom
@@ -40,7 +40,7 @@ def is_over(known: Known) -> Said:
     if known.phase is None:
         return unknown(known.why_unread("status"))
     if known.phase in OVER:
-        return proved(f"the job is over: {known.phase}, {known.reason}")
+        return follows(known, f"the job is over: {known.phase}, {known.reason}")
     return fine(f"the job goes on: the phase is {known.phase}")
 
 
@@ -77,7 +77,7 @@ def is_backing_off(known: Known) -> Said:
     if known.phase is None:
         return unknown(known.why_unread("status"))
     if "backing off" in known.reason:
-        return proved(known.reason)
+        return follows(known, known.reason)
     return fine("no restart is held back")
 
 
