@@ -6,9 +6,13 @@ import pytest
 from situations import SITUATIONS, Situation, healthy
 from unseen import UNSEEN
 
+from holdfast.api.plan import PodEnd
+from holdfast.console.runbook import losses, memory, slowing
 from holdfast.console.runbook.answer import Answer, Verdict
 from holdfast.console.runbook.examine import examine
 from holdfast.console.runbook.symptom import Symptom, fitting
+from holdfast.watchdog.brain.members import CAUSES
+from holdfast.watchdog.detectors import batches, process_exit, workload
 
 MISSES_ALLOWED = 2  # of fifteen
 
@@ -31,6 +35,16 @@ def test_the_culprit_is_suspect_and_nothing_else_is_called_proved(situation: Sit
     assert [each.verdict for each in found if each.id == situation.culprit] == [Verdict.SUSPECT]
     proved = {each.id for each in found if each.proved}
     assert proved <= {situation.culprit} | situation.provable, [each.evidence for each in found if each.proved]
+
+
+def test_incidents_are_known_by_the_words_of_those_who_find_them() -> None:
+    assert (losses.SAME, losses.AGAIN, losses.OFFSET) == (batches.SAME, batches.AGAIN, batches.OFFSET)
+    assert (losses.AMOUNTS, slowing.STARVES) == (workload.AMOUNTS, workload.STARVES)
+    assert (memory.KILLED, *memory.OWN_LIMIT) == (
+        process_exit.OUT_OF_MEMORY,
+        process_exit.OWN_LIMIT,
+        CAUSES[PodEnd.OWN_LIMIT],
+    )
 
 
 def test_nothing_is_suspect_in_a_healthy_job() -> None:

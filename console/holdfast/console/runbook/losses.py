@@ -20,7 +20,12 @@ TO_SIGMA: Final = 1.4826  # of a normal distribution: its standard deviation ove
 RANKS_MIN: Final = 3
 UNPROVED_STEPS: Final = 1000
 DETECTORS: Final = "the rule of docs/detectors.md"
-_ONE_RANK: Final = "the loss of one rank"
+# What detectors call it: incidents tell of it in these words.
+ONE_RANK: Final = "the loss of one rank"
+SAME: Final = "the same batch on two ranks"
+AGAIN: Final = "a batch comes again"
+OFFSET: Final = "restart at the wrong sample"
+AMOUNTS: Final = "ranks have different amounts of work"
 
 
 def rank_apart(known: Known) -> Said:
@@ -47,7 +52,7 @@ def rank_apart(known: Known) -> Said:
 _APART: Final = ByIncident(
     frozenset({FindingKind.DIVERGENCE}),
     "no rank was found apart",
-    like=lambda each: each.cause.startswith(_ONE_RANK),
+    like=lambda each: each.cause.startswith(ONE_RANK),
 )
 
 
@@ -227,7 +232,7 @@ CHECKS: Final = (
         ByIncident(
             _DATA,
             "no batch came twice; whether what is in one is bad, nobody can tell",
-            like=lambda each: each.cause in ("the same batch on two ranks", "a batch comes again"),
+            like=lambda each: each.cause in (SAME, AGAIN),
             blind=batches_unseen,
         ),
         WHY,
@@ -240,7 +245,7 @@ CHECKS: Final = (
         ByIncident(
             _DATA,
             "no round began, or the batches of those that did were compared",
-            like=lambda each: each.cause == "restart at the wrong sample",
+            like=lambda each: each.cause == OFFSET,
             blind=batches_unseen_since_restart,
         ),
         WHY,
@@ -253,7 +258,7 @@ CHECKS: Final = (
         ByIncident(
             _DATA,
             "no rank was found to have more than others",
-            like=lambda each: each.cause == "ranks have different amounts of work",
+            like=lambda each: each.cause == AMOUNTS,
             blind=unheard,
             proves=False,
         ),
@@ -275,7 +280,7 @@ CHECKS: Final = (
         ByIncident(
             frozenset({FindingKind.DIVERGENCE}),
             "the loss did not rise beyond what was usual for as long as faultPolicy.loss.rewindAfter",
-            like=lambda each: not each.cause.startswith(_ONE_RANK),
+            like=lambda each: not each.cause.startswith(ONE_RANK),
             blind=no_loss_policy,
             proves=False,
         ),

@@ -15,6 +15,7 @@ from holdfast.console.runbook.known import Known, duration, many
 from holdfast.console.runbook.symptom import Symptom
 
 SLOW, COST, STALE = Symptom.SLOW, Symptom.COST, Symptom.CHECKPOINT_STALE
+STARVES: Final = "the data come too slowly"
 STALL_SHARE: Final = 0.05
 RESTARTS_MANY: Final = 3
 WHAT_IF: Final = "https://arxiv.org/abs/2505.05713"
@@ -41,7 +42,7 @@ def by_cause(cause: SlowCause, sound: str, *, proves: bool = False) -> ByInciden
 
 
 def _is_data(incident: Incident) -> bool:
-    starves = incident.kind is FindingKind.DATA and incident.cause == "the data come too slowly"
+    starves = incident.kind is FindingKind.DATA and incident.cause == STARVES
     return starves or (incident.kind is FindingKind.STRAGGLER and _slow_for(SlowCause.DATA)(incident))
 
 
