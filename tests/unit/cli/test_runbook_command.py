@@ -11,11 +11,16 @@ from fakewatchdog import FakeWatchdog, fake_watchdog
 from golden import assert_golden
 from wireobjects import JOB, a_rank, a_status, an_incident
 
+from holdfast.api.errors import Unavailable
+from holdfast.api.event import Journaled
 from holdfast.api.finding import Confidence, FindingKind
 from holdfast.api.incident import IncidentState
 from holdfast.cli.commands.runbook import runbook_text, symptoms_text, typed_at
+from holdfast.cli.knowledge import known_of
 from holdfast.cli.main import answer, holdfast
+from holdfast.cli.seen import RecordedIncidents, SeenStatus, Source
 from holdfast.cli.target import Program, Target
+from holdfast.console.runbook.answer import Verdict
 from holdfast.console.runbook.check import Check
 from holdfast.console.runbook.command import Typed, in_cluster
 from holdfast.console.runbook.examine import examine
@@ -144,6 +149,32 @@ def test_a_wrong_word_is_refused_with_what_to_write(
 ) -> None:
     assert answer(["runbook", *words, *here]) == 2
     assert said in capsys.readouterr().err
+
+
+class OnRecord:
+    """A job of a cluster whose watchdog is away."""
+
+    job = JOB
+
+    def status(self) -> SeenStatus:
+        return SeenStatus(JOB, "Invalid", "spec.nodes: give min", source=Source.RECORD, now=NOW)
+
+    def incidents(self) -> RecordedIncidents:
+        return RecordedIncidents(())
+
+    def journal(self, after: int) -> Iterator[Journaled]:
+        raise Unavailable("the watchdog is away")
+
+
+def test_of_a_job_that_only_the_record_knows_what_it_says_is_used_and_the_rest_is_unknown() -> None:
+    known = known_of(OnRecord(), 7200.0)  # type: ignore[arg-type]
+    first, *rest = examine(Symptom.WILL_NOT_START, known)
+    assert (first.id, first.proved) == ("spec-refused", True)
+    assert "give min" in first.evidence
+    assert {each.verdict for each in rest} == {Verdict.UNKNOWN, Verdict.FINE}
+    assert {each.id for each in rest if each.verdict is Verdict.FINE} == {"held", "over", "backing-off"}
+    assert fitting(known) == {Symptom.WILL_NOT_START: "the phase is Invalid: spec.nodes: give min"}
+    assert known.unread["incidents"] == "the watchdog is away, and the record has no evidence of them"
 
 
 FILLED = {"incident": "inc-0001", "node": "node-7", "rank": "3", "step": "100"}

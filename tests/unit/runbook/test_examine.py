@@ -1,13 +1,19 @@
 """The order of answers, and that what cannot be read is unknown."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+from holdfast.api.finding import Confidence, FindingKind, Subject
+from holdfast.api.incident import Incident, IncidentState
+from holdfast.console.runbook import known
 from holdfast.console.runbook.answer import Said, Verdict, Weight, fine, hint, named, proved, unknown
 from holdfast.console.runbook.check import Check
 from holdfast.console.runbook.command import Typed, in_cluster
 from holdfast.console.runbook.examine import examine
 from holdfast.console.runbook.known import Known
-from holdfast.console.runbook.symptom import Symptom
+from holdfast.console.runbook.symptom import Symptom, symptom_of
 from holdfast.console.runbook.table import CHECKS, checks_of
 
 READS = {"status", "ranks", "nodes", "logs", "incidents", "journal", "doctor"}
@@ -73,3 +79,15 @@ def test_the_table_is_whole() -> None:
         assert check.next[-1].split()[0] in READS, f"{check.id}: nothing is done about what is not suspect"
     assert all(len(checks_of(symptom)) >= 10 for symptom in Symptom)
     assert Weight.PROVED > Weight.NAMED > Weight.HINTED
+
+
+def test_the_page_knows_the_symptoms_and_the_incidents_they_are_about() -> None:
+    script = (Path(known.__file__).parents[1] / "static" / "runbook.js").read_text()
+    told = re.findall(r'\["([a-z-]+)", "[^"]+", \[([^\]]*)\]\]', script)
+    kinds = {kind: symptom for symptom, named in told for kind in re.findall(r'"(\w+)"', named)}
+    assert {symptom for symptom, _ in told} == {each.value for each in Symptom}
+    assert kinds == {kind.value: symptom_of(_of(kind)).value for kind in FindingKind}
+
+
+def _of(kind: FindingKind) -> Incident:
+    return Incident("inc-1", "a/b", kind, Subject("a/b"), Confidence.UNKNOWN, "", IncidentState.OPEN, 0.0, 0.0, ())

@@ -1,7 +1,7 @@
 """`holdfast runbook`: the checks an expert would make for a symptom, made."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -52,7 +52,11 @@ def runbook(symptom: str | None, window_s: float | None, target: Target, form: F
     known = _known(target, window_s)
     typed = typed_at(target, known.job)
     answers = examine(asked, known)
-    value = {"job": known.job, "symptom": asked.value, "checks": [shown(each, typed) for each in answers]}
+    value = {
+        "job": known.job,
+        "symptom": asked.value,
+        "checks": [each.shown(typed.line(each.next)) for each in answers],
+    }
     suspects = [each for each in answers if each.verdict is Verdict.SUSPECT]
     names = [f"check/{each.id}" for each in suspects]
     emit(form, value, table=lambda _: runbook_text(asked, known, answers, typed), names=names)
@@ -60,18 +64,6 @@ def runbook(symptom: str | None, window_s: float | None, target: Target, form: F
         return ExitCode.FAILED
     is_unknown = any(each.verdict is Verdict.UNKNOWN for each in answers)
     return ExitCode.UNAVAILABLE if is_unknown else ExitCode.OK
-
-
-def shown(answer: Answer, typed: Typed) -> dict[str, Any]:
-    """An answer for `-o json` and `-o yaml`."""
-    return {
-        "id": answer.id,
-        "title": answer.title,
-        "verdict": answer.verdict.value,
-        "proved": answer.proved,
-        "evidence": answer.evidence,
-        "next": typed.line(answer.next),
-    }
 
 
 def runbook_text(symptom: Symptom, known: Known, answers: Sequence[Answer], typed: Typed) -> str:

@@ -45,6 +45,17 @@ class Answer(msgspec.Struct, frozen=True):
     likely: int
     weight: Weight = Weight.HINTED
 
+    def shown(self, command: str) -> dict[str, object]:
+        """As programs are answered; `command` is `next` as a whole line."""
+        return {
+            "id": self.id,
+            "title": self.title,
+            "verdict": self.verdict.value,
+            "proved": self.proved,
+            "evidence": self.evidence,
+            "next": command,
+        }
+
 
 def fine(evidence: str) -> Said:
     return Said(Verdict.FINE, evidence)
