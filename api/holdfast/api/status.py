@@ -153,7 +153,8 @@ class JobStatus(msgspec.Struct, frozen=True):
 
 class RankStatus(msgspec.Struct, frozen=True):
     """One rank of the round. `None` is Unknown; `heard_age_s` is how old the newest sample is, `batch_step` the
-    newest step of this round whose batch it told of.
+    newest step of this round whose batch it told of. `waited_s` and `tokens` are sums over its steps of this round
+    but the first: for how long it waited with nothing to do, and what it trained.
     """
 
     rank: int
@@ -170,6 +171,8 @@ class RankStatus(msgspec.Struct, frozen=True):
     pid: int | None = None
     local_grad_norm: Reading | None = None
     batch_step: int | None = None
+    waited_s: float | None = None
+    tokens: int | None = None
 
 
 class Hearing(StrEnum):

@@ -40,7 +40,7 @@ class Situation:
 
 
 def healthy() -> WatchedJob:
-    return WatchedJob().train(200)
+    return WatchedJob().train(400)
 
 
 def a_higher_learning_rate() -> WatchedJob:

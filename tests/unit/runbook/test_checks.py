@@ -16,6 +16,7 @@ from holdfast.api.event import (
     JobSubmitted,
     Journaled,
     MemberEntered,
+    MemberTested,
     PodChanged,
     RestoreReported,
     RoundProgressed,
@@ -29,13 +30,14 @@ from holdfast.api.plan import NodeOrder, Plan, PodState
 from holdfast.api.policy import LossPolicy, MemoryPolicy
 from holdfast.api.rankrecord import Phase
 from holdfast.api.selftest import TestLevel
+from holdfast.api.selftest import Verdict as Judged
 from holdfast.api.status import Cadence, Checkpoint, Hearing, JobPhase, Membership, NotFinite, PendingTest
 from holdfast.api.telemetry import GpuHealth, GpuSample, ProcessState, Unreadable
 from holdfast.console.runbook.answer import Verdict
 from holdfast.console.runbook.known import Known
 from holdfast.console.runbook.table import CHECKS
 
-BASE = WatchedJob().train(200).known()
+BASE = WatchedJob().train(400).known()
 NOW = BASE.now
 AGO = NOW - 60.0
 assert BASE.status is not None
@@ -126,6 +128,9 @@ NO_JOURNAL = replace(BASE, journal=None)
 UNHEARD = ranks_with(3, heard_age_s=300.0)
 AWAY = nodes_with(hearing=Hearing.SILENT)
 MUTE = ranks_with(batch_step=None)
+YOUNG = telling(RestoreReported(3, 390))
+DARK = nodes_with(unreadable=(Unreadable("NVML", "no driver"),))
+PASSED = MemberTested("b", 1, TestLevel.LIGHT, Judged.PASSED)
 NEVER = replace(BASE, journal=tuple(each for each in JOURNAL if not isinstance(each.event, CheckpointRecorded)))
 K = FindingKind
 STILL = {"progress_age_s": 300.0}
@@ -148,13 +153,13 @@ def by_incident(suspect: Known, blind: Known = NO_INCIDENTS) -> Cases:
 LOSSES: Mapping[str, Cases] = {
     "rank-apart": (ranks_with(3, loss=9.0), BASE, ranks_with(loss=None)),
     "corruption": by_incident(found(K.CORRUPTION, "fingerprint vote"), being(verified_step=None)),
-    "nan-before": by_incident(found(K.NON_FINITE), ranks_with(loss=None)),
+    "nan-before": by_incident(found(K.NON_FINITE), ranks_with(loss=None, grad_norm=None)),
     "nan-of-one-rank": by_incident(found(K.NON_FINITE), UNHEARD),
     "nan-of-all-ranks": by_incident(found(K.NON_FINITE, **OF_ALL), UNHEARD),
     "nan-again": (having(nan(9), nan(9, id="inc-0002")), having(nan(9), nan(12)), UNHEARD),
     "batches-wrong": by_incident(found(K.DATA, "a batch comes again"), MUTE),
     "wrong-sample": by_incident(found(K.DATA, "restart at the wrong sample"), MUTE),
-    "amounts": by_incident(found(K.DATA, "ranks have different amounts of work"), UNHEARD),
+    "amounts": by_incident(found(K.DATA, "ranks have different amounts of work"), ranks_with(tokens=None)),
     "gradients": (found(K.NON_FINITE, actions=SKIP), BASE, ranks_with(grad_norm=None)),
     "diverged": (
         found(K.DIVERGENCE, "the loss rose and stays", **OF_ALL),
@@ -187,7 +192,11 @@ STANDSTILL: Mapping[str, Cases] = {
     "too-few-members": (being(phase=JobPhase.PENDING, members=Membership(4, 2, 0, 2)), BASE, NO_STATUS),
     "backing-off": (being(reason="backing off for 10 s: it failed"), BASE, NO_STATUS),
     "self-test-waits": (being(tests=(BARS,), tests_total=1), BASE, NO_STATUS),
-    "stopped-process": (ranks_with(3, process=ProcessState.STOPPED), BASE, UNHEARD),
+    "stopped-process": (
+        ranks_with(3, process=ProcessState.STOPPED),
+        BASE,
+        ranks_with(3, process=ProcessState.UNKNOWN),
+    ),
     "absent-rank": (ranks_with(3, phase=Phase.DATA, **STILL), BASE, ranks_with(**STILL)),
     "all-wait": by_incident(found(K.COLLECTIVE_FAILED, **OF_ALL), UNHEARD),
     "in-checkpoint": (ranks_with(phase=Phase.CHECKPOINT, **STILL), BASE, UNHEARD),
@@ -209,31 +218,31 @@ BEGINNING: Mapping[str, Cases] = {
     "budget": (being(avoided_nodes=("b", "c", "d", "e")), BASE, NO_JOURNAL),
 }
 SLOWING: Mapping[str, Cases] = {
-    "slow-machine": by_incident(found(K.STRAGGLER, "slow: machine"), UNHEARD),
+    "slow-machine": by_incident(found(K.STRAGGLER, "slow: machine"), ranks_with(waited_s=None)),
     "slow-data": by_incident(found(K.DATA, "the data come too slowly"), UNHEARD),
     "slow-shape": by_incident(found(K.STRAGGLER, "slow: shape"), UNHEARD),
     "slow-software": by_incident(found(K.STRAGGLER, "slow: software"), being(step_time_s=None)),
-    "slow-everybody": by_incident(found(K.STRAGGLER, "slow: everybody"), UNHEARD),
+    "slow-everybody": by_incident(found(K.STRAGGLER, "slow: everybody"), YOUNG),
     "checkpoint-stalls": (only(*saved(90, 60, 30, stall_s=10.0)), BASE, only(*saved(90, 60, 30, stall_s=None))),
     "restarts": by_incident(found(K.PROCESS_EXIT, recovered_round=3)),
     "fewer-nodes": (being(members=Membership(4, 3, 0, 3)), BASE, NO_STATUS),
 }
 HARDWARE: Mapping[str, Cases] = {
-    "device": (raised(ConditionKind.ECC_UNCORRECTED), BASE, AWAY),
+    "device": (raised(ConditionKind.ECC_UNCORRECTED), BASE, DARK),
     "link": (raised(ConditionKind.NVLINK_DOWN), BASE, AWAY),
     "heat": (
         nodes_with(gpus=(GpuSample("GPU-b", 0, GpuHealth.HEALTHY, 90.0, margin_c=1.0),)),
         BASE,
         replace(BASE, nodes=tuple(replace(each, gpus=()) for each in NODES)),
     ),
-    "self-test": by_incident(found(K.SELF_TEST), NO_STATUS),
+    "self-test": (found(K.SELF_TEST), telling(PASSED), BASE),
     "same-node-again": (having(an_incident(K.HANG), an_incident(K.XID)), found(K.HANG), NO_INCIDENTS),
     "same-fault-on-many-nodes": (
         having(*(an_incident(K.XID, "xid 13", culprit=Subject(JOB, node=each)) for each in "abc")),
         having(*(an_incident(K.XID, "xid 13", culprit=Subject(JOB, node=each)) for each in "ab")),
         NO_INCIDENTS,
     ),
-    "agent-silent": (nodes_with(unreadable=(Unreadable("NVML", "no driver"),)), BASE, NO_NODES),
+    "agent-silent": (DARK, BASE, NO_NODES),
     "node-avoided": (nodes_with(avoided="xid 79"), BASE, NO_NODES),
     "pod-ended-by-others": (found(K.MEMBER_LOST, innocent=True), BASE, NO_INCIDENTS),
 }

@@ -247,7 +247,11 @@ class WatchedJob:
         for share in desired.ranks:
             for rank in range(share.first_rank, share.first_rank + share.local_size) if share.node == node else ():
                 sums = self._sums.get(rank, [0.0, 0.0, 0.0])
-                work = StepWork(made, sums[0], sums[1], 0.0, 0.0, 0.0, sums[2], 0.0) if made else None
+                work = (
+                    StepWork(made, sums[0], sums[1], 0.0, 0.0, 0.0, sums[2], 0.0, tokens=4096 * made)
+                    if made
+                    else None
+                )
                 told = RankSample(
                     desired.number,
                     rank,

@@ -88,6 +88,18 @@ def agents_away(known: Known) -> str:
     return known.blind
 
 
+def sensors_away(known: Known) -> str:
+    return known.dark
+
+
+def no_values(known: Known) -> str:
+    """Why nobody would have seen a value that is not finite."""
+    if known.unheard:
+        return known.unheard
+    is_told = any(each.loss is not None or each.grad_norm is not None for each in known.ranks or ())
+    return "" if is_told else "no rank tells its loss or gradient norm"
+
+
 def same_step_again(known: Known) -> Said:
     """Whether two NaNs of a row began at one step, which random faults of machines do not."""
     if known.incidents is None:
@@ -103,7 +115,8 @@ def same_step_again(known: Known) -> Said:
         return named(f"{says}: the same data and code again gave the same", incident=last.id, step=again[-1])
     if found:
         return fine(f"no step was not finite twice (steps {listed(sorted(set(steps)))})")
-    return unknown(known.unheard) if known.unheard else fine(f"no step was not finite (in {known.span})")
+    why = no_values(known)
+    return unknown(why) if why else fine(f"no step was not finite (in {known.span})")
 
 
 def first_step(incident: Incident) -> str:

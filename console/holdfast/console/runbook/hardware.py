@@ -4,11 +4,12 @@ from collections import defaultdict
 from typing import Final
 
 from holdfast.api.condition import ConditionKind
+from holdfast.api.event import MemberTested
 from holdfast.api.finding import FindingKind
 from holdfast.api.incident import Incident
 from holdfast.api.status import Hearing
 from holdfast.console.runbook.answer import Said, Verdict, fine, hint, named, unknown
-from holdfast.console.runbook.byincident import ByIncident, agents_away
+from holdfast.console.runbook.byincident import ByIncident, sensors_away
 from holdfast.console.runbook.check import Check
 from holdfast.console.runbook.known import Known, listed
 from holdfast.console.runbook.symptom import Symptom
@@ -173,6 +174,13 @@ def remembered(known: Known) -> Said:
     return fine("nothing is held against any node") if known.nodes else unknown(known.blind)
 
 
+def untested(known: Known) -> str:
+    """Why no self-test can have failed: none was made."""
+    if known.journal is None:
+        return known.why_unread("journal")
+    return "" if known.told(MemberTested) else "no node was tested since the journal begins"
+
+
 def ended_by_others(known: Known) -> Said:
     """Pods that somebody, or their own limit, ended: no fault of their node."""
     if known.incidents is None:
@@ -189,12 +197,12 @@ _DEVICE: Final = ByIncident(
     frozenset({FindingKind.XID, FindingKind.GPU_LOST, FindingKind.CONDITION}),
     "no XID, lost GPU or condition of a device",
     like=_is_device,
-    blind=agents_away,
+    blind=sensors_away,
 )
 _LINK: Final = ByIncident(
-    frozenset({FindingKind.CONDITION}), "no link or port is in trouble", like=_is_link, blind=agents_away
+    frozenset({FindingKind.CONDITION}), "no link or port is in trouble", like=_is_link, blind=sensors_away
 )
-_HEAT: Final = ByIncident(frozenset({FindingKind.THERMAL}), "no GPU was hot", blind=agents_away)
+_HEAT: Final = ByIncident(frozenset({FindingKind.THERMAL}), "no GPU was hot", blind=sensors_away)
 LLAMA: Final = "https://arxiv.org/abs/2407.21783, table 5"
 
 CHECKS: Final = (
@@ -228,8 +236,8 @@ CHECKS: Final = (
         {NODE: 14, LOSS: 6, START: 10},
         ByIncident(
             frozenset({FindingKind.SELF_TEST}),
-            "no self-test failed; a node that was not tested is not known to be sound",
-            blind=lambda known: "" if known.status is not None else known.why_unread("status"),
+            "no self-test failed",
+            blind=untested,
         ),
         WHY,
         "docs/self-tests.md",

@@ -1,6 +1,5 @@
 """What is known of a job when somebody asks: what its watchdog answers, as it was read."""
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -195,6 +194,26 @@ class Known(msgspec.Struct, frozen=True, dict=True):
                     yield node, each
 
     @property
+    def dark(self) -> str:
+        """Why nobody can say what all sensors would; empty when all agents are heard and read all of theirs."""
+        if self.blind:
+            return self.blind
+        found = [(each, each.unreadable[0]) for each in self.nodes or () if each.unreadable]
+        if not found:
+            return ""
+        node, first = found[0]
+        return f"{many(len(found), 'node')} cannot read all sensors; {node.node}: {first.source} ({first.reason})"
+
+    def young(self, least_s: float) -> str:
+        """Why it is too early to tell: detectors learn what is usual in each round. Empty once they had time."""
+        if self.journal is None:
+            return self.why_unread("journal")
+        at = self.restored[-1].at if self.restored else None
+        if at is None or self.now - at >= least_s:
+            return ""
+        return f"the round began {self.ago(at)}, and what is usual in it is learned in about {duration(least_s)}"
+
+    @property
     def losses(self) -> Sequence[tuple[RankStatus, float]]:
         """The ranks that tell a loss, with it."""
         return [(each, float(each.loss)) for each in self.ranks or () if each.loss is not None]
@@ -231,7 +250,3 @@ def listed(names: Sequence[str], most: int = 5) -> str:
 
 def nodes_of(ranks: Sequence[RankStatus]) -> str:
     return listed(sorted({each.node for each in ranks}))
-
-
-def finite(values: Sequence[float]) -> Sequence[float]:
-    return [value for value in values if math.isfinite(value)]

@@ -8,9 +8,9 @@ from typing import Final
 from holdfast.api.finding import FindingKind
 from holdfast.api.incident import Incident, Rung
 from holdfast.console.runbook.answer import Said, Verdict, fine, hint, named, unknown
-from holdfast.console.runbook.byincident import ByIncident, same_step_again, unheard
+from holdfast.console.runbook.byincident import ByIncident, no_values, same_step_again
 from holdfast.console.runbook.check import Check
-from holdfast.console.runbook.known import Known, finite, listed
+from holdfast.console.runbook.known import Known, listed
 from holdfast.console.runbook.symptom import Symptom
 
 LOSS, NAN, NODE, SLOW = Symptom.LOSS_SPIKED, Symptom.NAN, Symptom.NODE_SUSPECT, Symptom.SLOW
@@ -19,6 +19,8 @@ DEVIATIONS_APART: Final = 8.0
 TO_SIGMA: Final = 1.4826  # of a normal distribution: its standard deviation over its median absolute deviation
 RANKS_MIN: Final = 3
 UNPROVED_STEPS: Final = 1000
+LEARNED_S: Final = 120.0
+"""So long, and some steps more, a detector of losses or of slow ranks looks before it judges."""
 DETECTORS: Final = "the rule of docs/detectors.md"
 # What detectors call it: incidents tell of it in these words.
 ONE_RANK: Final = "the loss of one rank"
@@ -62,7 +64,7 @@ def no_loss_policy(known: Known) -> str:
         return "the job's spec is not known here, so neither is whether anybody watches the loss"
     if known.policy.loss is None:
         return "faultPolicy.loss is not set: nobody compares the loss with what was usual"
-    return known.unheard
+    return known.unheard or known.young(LEARNED_S)
 
 
 def unproved(known: Known) -> str:
@@ -86,6 +88,14 @@ def batches_unseen(known: Known) -> str:
     if mute or not known.ranks:
         return f"{len(mute)} of {len(known.ranks)} ranks do not tell what is in their batches"
     return ""
+
+
+def amounts_unseen(known: Known) -> str:
+    """Why nobody would have seen that ranks have different amounts of work."""
+    if known.unheard:
+        return known.unheard
+    mute = [each for each in known.ranks or () if each.tokens is None]
+    return f"{len(mute)} of {len(known.ranks or ())} ranks do not tell how many tokens they train" if mute else ""
 
 
 def batches_unseen_since_restart(known: Known) -> str:
@@ -126,7 +136,7 @@ def gradients(known: Known) -> Said:
 
 
 _SKIPPED: Final = ByIncident(
-    frozenset({FindingKind.NON_FINITE}), "no step was left out", like=is_skip, blind=unheard, proves=False
+    frozenset({FindingKind.NON_FINITE}), "no step was left out", like=is_skip, blind=no_values, proves=False
 )
 
 
@@ -140,8 +150,6 @@ def not_finite(known: Known) -> Said:
         return named(f"the loss of {_ranks(bad)} is not finite now", rank=bad[0].rank, node=bad[0].node)
     if known.status is not None and (step := known.status.unhealthy_from) is not None:
         return named(f"what was trained from step {step} on is not finite, and nothing went back yet", step=step)
-    if found.verdict is Verdict.FINE and not finite([loss for _, loss in known.losses]):
-        return unknown("no rank tells a loss")
     return found
 
 
@@ -154,7 +162,7 @@ _NAN: Final = ByIncident(
     frozenset({FindingKind.NON_FINITE}),
     "no loss or gradient norm was not finite",
     like=lambda each: not is_skip(each),
-    blind=unheard,
+    blind=no_values,
     proves=False,
 )
 _DATA: Final = frozenset({FindingKind.DATA})
@@ -197,7 +205,7 @@ CHECKS: Final = (
             frozenset({FindingKind.NON_FINITE}),
             "no loss or gradient norm was not finite",
             like=lambda each: each.culprit.rank is not None and not is_skip(each),
-            blind=unheard,
+            blind=no_values,
             proves=False,
         ),
         ("logs --rank {rank} --tail 100", "incidents"),
@@ -211,7 +219,7 @@ CHECKS: Final = (
             frozenset({FindingKind.NON_FINITE}),
             "no loss or gradient norm was not finite",
             like=lambda each: each.culprit.rank is None and not is_skip(each),
-            blind=unheard,
+            blind=no_values,
             proves=False,
         ),
         WHY,
@@ -259,7 +267,7 @@ CHECKS: Final = (
             _DATA,
             "no rank was found to have more than others",
             like=lambda each: each.cause == AMOUNTS,
-            blind=unheard,
+            blind=amounts_unseen,
             proves=False,
         ),
         WHY,

@@ -7,7 +7,7 @@ from holdfast.api.condition import ConditionKind
 from holdfast.api.finding import FindingKind
 from holdfast.api.incident import Incident
 from holdfast.console.runbook.answer import Said, Verdict, fine, hint, named, unknown
-from holdfast.console.runbook.byincident import ByIncident, agents_away
+from holdfast.console.runbook.byincident import ByIncident, agents_away, sensors_away
 from holdfast.console.runbook.check import Check
 from holdfast.console.runbook.known import Known
 from holdfast.console.runbook.symptom import Symptom
@@ -117,7 +117,7 @@ CHECKS: Final = (
             frozenset({FindingKind.PROCESS_EXIT}),
             "the kernel killed no worker for memory",
             like=lambda each: each.cause == KILLED,
-            blind=agents_away,
+            blind=sensors_away,
         ),
         ("why {incident}", "nodes"),
         "10.1 % of incidents: https://arxiv.org/abs/2509.16293, table 1",

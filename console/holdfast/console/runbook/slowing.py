@@ -12,10 +12,12 @@ from holdfast.console.runbook.answer import Said, fine, hint, named, unknown
 from holdfast.console.runbook.byincident import ByIncident
 from holdfast.console.runbook.check import Check
 from holdfast.console.runbook.known import Known, duration, many
+from holdfast.console.runbook.losses import LEARNED_S
 from holdfast.console.runbook.symptom import Symptom
 
 SLOW, COST, STALE = Symptom.SLOW, Symptom.COST, Symptom.CHECKPOINT_STALE
 STARVES: Final = "the data come too slowly"
+SELF_LEARNED_S: Final = 300.0  # a job is compared with itself after 50 looks
 STALL_SHARE: Final = 0.05
 RESTARTS_MANY: Final = 3
 WHAT_IF: Final = "https://arxiv.org/abs/2505.05713"
@@ -28,17 +30,34 @@ def unwatched(known: Known) -> str:
         return known.unheard
     if known.status is None or known.status.step_time_s is None:
         return "the script tells no steps, so nobody knows how long one takes"
-    return ""
+    return known.young(LEARNED_S)
+
+
+def unwaited(known: Known) -> str:
+    """Why nobody knows how long a rank computes: on a GPU none knows how long it waits for the others."""
+    if why := unwatched(known):
+        return why
+    mute = sum(each.waited_s is None for each in known.ranks or ())
+    return (
+        f"{mute} of {len(known.ranks or ())} ranks do not tell how long they wait (none on a GPU does)"
+        if mute
+        else ""
+    )
+
+
+def unlearned(known: Known) -> str:
+    """Why the job is not compared with itself yet."""
+    return unwatched(known) or known.young(SELF_LEARNED_S)
 
 
 def _slow_for(cause: SlowCause) -> Callable[[Incident], bool]:
     return lambda each: each.cause == f"slow: {cause.value.lower()}"
 
 
-def by_cause(cause: SlowCause, sound: str, *, proves: bool = False) -> ByIncident:
+def by_cause(cause: SlowCause, sound: str, blind: Callable[[Known], str]) -> ByIncident:
     """Suspects ranks that a detector found slow for that reason."""
     kinds = frozenset({FindingKind.STRAGGLER})
-    return ByIncident(kinds, sound, like=_slow_for(cause), blind=unwatched, proves=proves)
+    return ByIncident(kinds, sound, like=_slow_for(cause), blind=blind, proves=False)
 
 
 def _is_data(incident: Incident) -> bool:
@@ -99,7 +118,7 @@ CHECKS: Final = (
         "slow-machine",
         "The machine of one rank computes more slowly than its peers'",
         {SLOW: 14, Symptom.NODE_SUSPECT: 9, COST: 5},
-        by_cause(SlowCause.MACHINE, "no rank's own computing is slower than its peers'"),
+        by_cause(SlowCause.MACHINE, "no rank's own computing is slower than its peers'", unwaited),
         ("why {incident}", "nodes -o wide"),
         f"little of what makes jobs slow is a machine: {WHAT_IF}",
     ),
@@ -120,7 +139,7 @@ CHECKS: Final = (
         "slow-shape",
         "Some ranks have more to do than others (sequences, last pipeline stage)",
         {SLOW: 26},
-        by_cause(SlowCause.SHAPE, "no rank was found to have more to do"),
+        by_cause(SlowCause.SHAPE, "no rank was found to have more to do", unwaited),
         WHY,
         f"the last stage slows 39.3 % of jobs, sequence lengths 21.4 %: {WHAT_IF}",
     ),
@@ -128,7 +147,7 @@ CHECKS: Final = (
         "slow-software",
         "Software of one rank is in the way: garbage collection, a stopped process, a neighbour",
         {SLOW: 20},
-        by_cause(SlowCause.SOFTWARE, "no rank was found held up by software"),
+        by_cause(SlowCause.SOFTWARE, "no rank was found held up by collecting, saving or stopping", unwatched),
         WHY,
         f"Python's garbage collection is among the causes: {WHAT_IF}",
     ),
@@ -136,7 +155,7 @@ CHECKS: Final = (
         "slow-everybody",
         "All are slower than they were: storage, a switch, the network, power",
         {SLOW: 22},
-        by_cause(SlowCause.EVERYBODY, "a step takes about as long as it did in this round"),
+        by_cause(SlowCause.EVERYBODY, "a step takes about as long as it did in this round", unlearned),
         ("why {incident}", "nodes"),
         "docs/detectors.md, a slow rank",
     ),

@@ -116,6 +116,9 @@ def is_stopped(known: Known) -> Said:
             )
     if known.unheard:
         return unknown(known.unheard)
+    unseen = [each for each in known.ranks if each.process is ProcessState.UNKNOWN]
+    if unseen:
+        return unknown(f"the state of {len(unseen)} processes is not known, on {nodes_of(unseen)}")
     return fine(f"the processes of {len(known.ranks)} ranks run")
 
 

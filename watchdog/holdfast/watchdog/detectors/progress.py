@@ -63,6 +63,8 @@ class _Heard:
                     pid=sample.pid,
                     local_grad_norm=reading(sample.local_grad_norm),
                     batch_step=self.batches.get(rank),
+                    waited_s=sample.work.waited_s if sample.work is not None else None,
+                    tokens=sample.work.tokens if sample.work is not None else None,
                 )
                 ranks.append(seen)
         return tuple(ranks)
