@@ -363,5 +363,9 @@ def test_what_is_long_over_is_no_more_than_a_hint() -> None:
     said = look(found(K.GPU_LOST, detected_at=NOW - 3600.0))
     assert (said.verdict, said.weight.name) == (Verdict.SUSPECT, "HINTED")
     assert look(found(K.GPU_LOST, detected_at=NOW - 3 * 3600.0)).verdict is Verdict.FINE
-    said = look(found(K.GPU_LOST, detected_at=NOW - 3 * 3600.0, state=IncidentState.PAGED))
-    assert said.weight.name == "PROVED", "it waits for a human still"
+    paged = found(K.GPU_LOST, detected_at=NOW - 3 * 3600.0, state=IncidentState.PAGED)
+    assert look(paged).verdict is Verdict.FINE, "the job went on since"
+    said = look(replace(paged, phase=JobPhase.FAILED))
+    assert said.weight.name == "PROVED", "it is what the job failed of"
+    said = look(replace(paged, status=replace(STATUS, ended_at=NOW), phase=JobPhase.FAILED))
+    assert "3 h before its end" in said.evidence

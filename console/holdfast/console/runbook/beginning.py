@@ -73,6 +73,7 @@ CHECKS: Final = (
             frozenset({FindingKind.USER_CODE, FindingKind.CRASH_LOOP}),
             "no exception of the script was seen",
             like=lambda each: "OutOfMemory" not in each.cause,
+            proves=False,  # that it raised is certain, and what made it raise is not
         ),
         WHY,
         "73 % of tasks fail in their first ten minutes, and 17.3 % of incidents end by a change of code or data: "

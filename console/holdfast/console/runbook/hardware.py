@@ -208,7 +208,7 @@ LLAMA: Final = "https://arxiv.org/abs/2407.21783, table 5"
 CHECKS: Final = (
     Check(
         "device",
-        "A GPU or its memory is faulty (XID, ECC, lost GPU)",
+        "A device is faulty (XID, ECC, lost GPU, PCIe, host memory)",
         {HUNG: 20, NODE: 50, LOSS: 9, NAN: 8, SLOW: 10, START: 12},
         device,
         WHY,
@@ -224,7 +224,7 @@ CHECKS: Final = (
     ),
     Check(
         "heat",
-        "A GPU is hot and slows itself down",
+        "A GPU is near the heat at which it slows itself down, or beyond",
         {NODE: 8, SLOW: 11},
         heat,
         WHY,

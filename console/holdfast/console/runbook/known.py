@@ -23,7 +23,7 @@ from holdfast.api.plan import Plan, PodState
 from holdfast.api.policy import Policy
 from holdfast.api.round import Desired, Round
 from holdfast.api.runmanifest import RunManifest
-from holdfast.api.status import Hearing, JobStatus, NodeStatus, RankStatus
+from holdfast.api.status import Hearing, JobPhase, JobStatus, NodeStatus, RankStatus
 
 WINDOW_S: Final = 7200.0
 FRESH_S: Final = 900.0
@@ -75,10 +75,11 @@ class Known(msgspec.Struct, frozen=True, dict=True):
     @property
     def span(self) -> str:
         """The window, in words."""
-        return f"the last {duration(self.window_s)}"
+        return f"the last {duration(self.window_s)}{' before its end' if self.is_over else ''}"
 
     def ago(self, at: float) -> str:
-        return f"{duration(max(0.0, self.now - at))} ago"
+        """How long before somebody asked; of a job that is over, before its end."""
+        return f"{duration(max(0.0, self.now - at))} {'before its end' if self.is_over else 'ago'}"
 
     # incidents
 
@@ -86,9 +87,13 @@ class Known(msgspec.Struct, frozen=True, dict=True):
         """Incidents that are open, wait for a human or were detected in the window, oldest first."""
         return [each for each in self.incidents or () if self.is_pressing(each) or each.detected_at >= self.since]
 
-    @staticmethod
-    def is_pressing(incident: Incident) -> bool:
-        return incident.state in (IncidentState.OPEN, IncidentState.PAGED)
+    def is_pressing(self, incident: Incident) -> bool:
+        """Whether it is open, or waits for a human: of the window, or what a job failed of. Older ones stay Paged
+        though the job went on.
+        """
+        if incident.state is IncidentState.PAGED:
+            return incident.detected_at >= self.since or self.phase == JobPhase.FAILED
+        return incident.state is IncidentState.OPEN
 
     def is_fresh(self, incident: Incident) -> bool:
         """Whether it may be what somebody is called about."""

@@ -99,7 +99,7 @@ _LOW: Final = ByIncident(
 CHECKS: Final = (
     Check(
         "gpu-memory",
-        "The script asked a GPU for more memory than it has",
+        "A GPU had no more memory for the script",
         {MEMORY: 45},
         ByIncident(
             frozenset({FindingKind.USER_CODE, FindingKind.PROCESS_EXIT, FindingKind.CRASH_LOOP}),

@@ -7,7 +7,7 @@ from typing import Final
 
 from holdfast.api.condition import ConditionKind
 from holdfast.api.finding import FindingKind
-from holdfast.api.incident import Incident, IncidentState
+from holdfast.api.incident import Incident
 from holdfast.api.status import JobPhase
 from holdfast.console.runbook.known import Known
 
@@ -105,7 +105,7 @@ def _by_phase(known: Known) -> Iterator[tuple[Symptom, str]]:
 
 
 def _by_incidents(known: Known) -> Iterator[tuple[Symptom, str]]:
-    pressing = [each for each in known.incidents or () if each.state in (IncidentState.OPEN, IncidentState.PAGED)]
+    pressing = [each for each in known.incidents or () if known.is_pressing(each)]
     for each in reversed(pressing):
         yield symptom_of(each), f"{each.id} is {each.state}: {each.kind}, {each.cause}"
 
