@@ -169,7 +169,7 @@ class Known(msgspec.Struct, frozen=True, dict=True):
     def round(self) -> Round | None:
         return self.desired if isinstance(self.desired, Round) else None
 
-    @property
+    @cached_property
     def unheard(self) -> str:
         """Why nobody can say what all ranks do; empty when all are heard."""
         if self.ranks is None:
@@ -179,16 +179,16 @@ class Known(msgspec.Struct, frozen=True, dict=True):
         silent = [each for each in self.ranks if each.heard_age_s is None or each.heard_age_s > SILENT_S]
         return f"{len(silent)} of {len(self.ranks)} ranks are not heard (on {nodes_of(silent)})" if silent else ""
 
-    @property
+    @cached_property
     def blind(self) -> str:
         """Why nobody can say how the machines are; empty when all agents are heard."""
         if self.nodes is None:
             return self.why_unread("nodes")
         if not self.nodes:
             return "no agent has reported"
-        away = [each.node for each in self.nodes if each.hearing is not Hearing.HEARD]
-        mute = {node for each in self.ranks or () if (node := each.node) not in {one.node for one in self.nodes}}
-        lost = sorted({*away, *mute})
+        away = {each.node for each in self.nodes if each.hearing is not Hearing.HEARD}
+        mute = {each.node for each in self.ranks or ()} - {each.node for each in self.nodes}
+        lost = sorted(away | mute)
         return f"{many(len(lost), 'node')} not heard: {listed(lost)}" if lost else ""
 
     def raised(self) -> Iterator[tuple[NodeStatus, Condition]]:
@@ -198,7 +198,7 @@ class Known(msgspec.Struct, frozen=True, dict=True):
                 if each.state is ConditionState.RAISED:
                     yield node, each
 
-    @property
+    @cached_property
     def dark(self) -> str:
         """Why nobody can say what all sensors would; empty when all agents are heard and read all of theirs."""
         if self.blind:
@@ -218,7 +218,7 @@ class Known(msgspec.Struct, frozen=True, dict=True):
             return ""
         return f"the round began {self.ago(at)}, and what is usual in it is learned in about {duration(least_s)}"
 
-    @property
+    @cached_property
     def losses(self) -> Sequence[tuple[RankStatus, float]]:
         """The ranks that tell a loss, with it."""
         return [(each, float(each.loss)) for each in self.ranks or () if each.loss is not None]

@@ -1,5 +1,6 @@
 """Checks of a job that makes no steps: who is waited for, and what for."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -170,14 +171,13 @@ def _still(known: Known) -> Sequence[RankStatus]:
 
 
 def _behind(ranks: Sequence[RankStatus]) -> Sequence[RankStatus]:
-    """Those with a lower step than most; else those in a phase in which nobody else is."""
-    steps = [each.step for each in ranks if each.step is not None]
-    low = [each for each in ranks if each.step is not None and steps and each.step < max(steps)]
+    """Those with a lower step than most; else the one in a phase in which nobody else is."""
+    newest = max((each.step for each in ranks if each.step is not None), default=0)
+    low = [each for each in ranks if each.step is not None and each.step < newest]
     if low:
         return low if len(low) < MOST * len(ranks) else ()
-    phases = [each.phase for each in ranks]
-    alone = [each for each in ranks if phases.count(each.phase) == 1]
-    return alone if len(ranks) > 2 else ()
+    phases = Counter(each.phase for each in ranks)
+    return [each for each in ranks if phases[each.phase] == 1] if len(ranks) > 2 else ()
 
 
 def _where(rank: RankStatus) -> str:
