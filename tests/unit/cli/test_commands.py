@@ -41,7 +41,8 @@ def here(tmp_path: Path) -> list[str]:
 
 def test_the_names_of_the_commands_are_the_promised_ones() -> None:
     assert list(COMMANDS) == [
-        *("run", "demo", "launch", "status", "ranks", "nodes", "logs", "incidents", "why", "journal", "replay"),
+        *("run", "demo", "launch", "status", "ranks", "nodes", "logs", "incidents", "why"),
+        *("runbook", "journal", "replay"),
         *(
             "console",
             "evict",
@@ -85,6 +86,7 @@ OPTIONS = {
     "nodes": READ,
     "incidents": READ,
     "why": ["-j", "--job", *READ],
+    "runbook": ["--since", "-j", "--job", *READ],
     "journal": ["--after", *READ],
     "replay": ["--events", *READ],
     "console": [*PLACE, "--port"],
@@ -134,6 +136,7 @@ def test_the_options_of_every_command_are_the_promised_ones(command: str) -> Non
         *((name, ["job"]) for name in ("pause", "resume", "restart")),
         *((name, ["node"]) for name in ("evict", "return", "self-test")),
         *(("why", ["incident"]), ("rewind", ["step"]), ("resize", ["nodes"]), ("skip-batches", ["batches"])),
+        ("runbook", ["symptom"]),
     ],
 )
 def test_the_words_of_every_command_are_the_promised_ones(command: str, words: list[str]) -> None:

@@ -66,7 +66,7 @@ export class Runbook {
       const item = make(
         "li",
         { "data-verdict": each.verdict },
-        make("span", { class: "check-verdict" }, `${SIGN[each.verdict] ?? "?"} ${each.verdict}`),
+        make("span", { class: "check-verdict" }, `${SIGN[each.verdict] ?? "?"} ${each.verdict}${each.proved ? ", proved" : ""}`),
         make("b", {}, each.title),
         make("p", {}, each.evidence),
         each.next && make("p", { class: "check-next" }, `Next: ${each.next}`),
