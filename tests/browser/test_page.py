@@ -171,6 +171,20 @@ def test_an_operator_sees_what_would_happen_then_does_it(shown: Page, console: F
     expect(shown.locator("[data-action=Evict]")).to_be_focused()
 
 
+def test_a_command_whose_answer_is_lost_is_asked_again_as_the_same_one(
+    shown: Page, console: FakeConsole, log: Log
+) -> None:
+    log.forgive.append("503")
+    console.loses_answers = 1
+    shown.locator("[data-action=Pause]").click()
+    shown.locator("#command-reason").fill("power work at noon")
+    shown.locator("#command-do").click()
+    expect(shown.locator("#command-outcome")).to_contain_text("the watchdog does not answer")
+    expect(shown.locator("#command-outcome")).to_have_text("Pause: Done: Pause was done")
+    first, second = console.asked
+    assert first == second
+
+
 def test_what_the_watchdog_would_refuse_is_not_asked(shown: Page, console: FakeConsole) -> None:
     shown.locator("[data-action=Resume]").click()
     shown.locator("#command-reason").fill("go on")
