@@ -136,10 +136,15 @@ class Page {
     say(named("job-trouble"), "");
     this.staleness.heard(told);
     showJobLine(told);
-    this.incidents.show(told.incidents, told.heard_at);
-    this.plots.incidents(told.incidents);
-    this.nodes.show(told.nodes);
-    this.commands.suggest(this.nodes.names);
+    // What is as it was is null in an event.
+    if (told.incidents) {
+      this.incidents.show(told.incidents, told.heard_at);
+      this.plots.incidents(told.incidents);
+    }
+    if (told.nodes) {
+      this.nodes.show(told.nodes);
+      this.commands.suggest(this.nodes.names);
+    }
     this.plots.until(told.status?.ended_at == null ? told.heard_at : null);
     this.jobs.know(this.job, told.line.phase, this.incidents.open);
     this.retitle();
