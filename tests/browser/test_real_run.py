@@ -104,7 +104,7 @@ def live(tmp_path_factory: pytest.TempPathFactory, warm_runs: None) -> Iterator[
     state.root.mkdir()
     state.token_file.write_text(f"{OPERATOR}\n{VIEWER} view\n")
     state.token_file.chmod(0o600)
-    with running("run", job, "--state-dir", state.root, "--faults", folder / "faults.yaml"):
+    with running("run", job, "--no-console", "--state-dir", state.root, "--faults", folder / "faults.yaml"):
         wait_until(lambda: state.listening_at() is not None, "the watchdog")
         port = free_port()
         words = ("--token-file", state.token_file, "--listen", f"127.0.0.1:{port}")

@@ -78,7 +78,6 @@ def test_the_token_of_a_run_is_the_first_word_of_its_file(tmp_path: Path) -> Non
             directory.token()
 
 
-
 def test_a_state_directory_is_held_by_one_run_at_a_time(tmp_path: Path) -> None:
     directory = StateDirectory(tmp_path / "state")
     with run_lock(directory):
