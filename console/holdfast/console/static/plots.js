@@ -197,9 +197,9 @@ class Plots {
   tell(at) {
     const { columns, length } = this.series;
     const i = at == null || at >= length ? length - 1 : at;
-    for (const { spec, values } of this.rows) {
+    for (const { plot, spec, values } of this.rows) {
       spec.lines.forEach((each, j) => {
-        const value = each.of ? each.of(columns)[i] : columns[each.name][i];
+        const value = plot.data[j + 1]?.[i];
         say(values[j], each.note && value != null ? `${each.say(value)} (${each.note(columns, i)})` : each.say(value));
       });
     }
