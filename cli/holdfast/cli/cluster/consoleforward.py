@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 
 from holdfast.api.errors import HoldfastError
 from holdfast.cli.cluster import kubeapi
-from holdfast.cli.cluster.proxiedline import TOKEN_HEADER, TOKEN_LIFE_S, Installation, ProxiedLine
+from holdfast.cli.cluster.proxiedline import TOKEN_HEADER, TOKEN_LIFE_S, ProxiedLine
 
 BEARER: Final = "Bearer "
 BODY_BYTES_MAX: Final = 64 * 1024
@@ -53,12 +53,13 @@ class Forwarder(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, api: kubeapi.KubeApi, at: Installation, token: Callable[[], str], port: int) -> None:
-        """Raises OSError when the port is taken."""
+    def __init__(self, api: kubeapi.KubeApi, service: str, token: Callable[[], str], port: int) -> None:
+        """`service` is NAMESPACE/[SCHEME:]NAME:PORT. Raises OSError when the port is taken."""
+        namespace, _, name = service.partition("/")
         self.secret = secrets.token_urlsafe(32)
         self.ask = token
         self.api = api
-        self.path = f"/api/v1/namespaces/{at.namespace}/services/{at.console}/proxy"
+        self.path = f"/api/v1/namespaces/{namespace}/services/{name}/proxy"
         super().__init__(("127.0.0.1", port), _Request)
 
     @property

@@ -44,10 +44,9 @@ class Installation:
         """The account in a job's namespace whose token reads the jobs there."""
         return f"{self._prefix}-namespace-viewer"
 
-    @property
-    def console(self) -> str:
+    def console(self, *, has_tls: bool) -> str:
         """The console's service, as the API server's proxy takes it."""
-        return f"{self._prefix}-console:http"
+        return f"{'https:' * has_tls}{self._prefix}-console:http"
 
     @property
     def _prefix(self) -> str:

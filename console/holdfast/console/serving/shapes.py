@@ -41,7 +41,7 @@ class Jobs(Shape):
 class JobLine(Shape):
     """The job in one line. `mfu` and `ettr` are ratios, `money_h` is money an hour in `currency`.
 
-    `target_steps` and `left_s` are null while the job does not say how many steps it is to make.
+    `target_steps` and `left_s` are null: no job says yet how many steps it is to make.
     """
 
     phase: str = Field(examples=["Running"])

@@ -1,0 +1,203 @@
+"""What a console costs: the watchdog that feeds it, and itself, with few and many readers, at full size.
+
+    python bench/console.py [--nodes 12500] [--readers 200] [--windows 3] [--window 5]
+
+A crowd plays launchers and agents of eight busy ranks against the real watchdog, which has a core of its own; the
+console and its readers share the other one with the crowd. CPU is taken from the scheduler, so that neighbours
+cost time, not truth. Every reader has a connection of its own and reads all it is sent.
+"""
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import resource
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from crowd.crowd import Crowd, crowd
+from crowd.server import TOKEN, Server, console, watchdog
+from figure import Figure, Goal, measured, publish
+
+from holdfast.api.policy import Policy
+
+JOB: Final = "bench/job0"
+RANKS: Final = 8
+SERVER_CORE, CROWD_CORE = 0, 1
+SETTLE_S: Final = 5.0
+TRAINS_WITHIN_S: Final = 180.0
+SPARE_FILES: Final = 200
+# Of one core: what the feed may cost who decides, and what 200 readers may cost the console.
+FEED_SHARE: Final = 0.10
+READERS_SHARE: Final = 0.60
+PER_READER_SHARE: Final = 0.01  # at most, of what the watchdog costs anyway: nothing, and the noise of it
+RESIDENT_MB: Final = 400.0
+DOCUMENT_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Shares of a core, a value for each window."""
+
+    watchdog: list[float]
+    console: list[float]
+
+
+def windows(server: Server, shown: Server | None, given: argparse.Namespace) -> Cost:
+    """What both cost now."""
+    cost = Cost([], [])
+    time.sleep(SETTLE_S)
+    for _ in range(given.windows):
+        began = time.monotonic()
+        before = server.cpu_s(), shown.cpu_s() if shown else 0.0
+        time.sleep(given.window)
+        took_s = time.monotonic() - began
+        cost.watchdog.append((server.cpu_s() - before[0]) / took_s)
+        cost.console.append(((shown.cpu_s() if shown else 0.0) - before[1]) / took_s)
+    return cost
+
+
+def read(port: int, count: int) -> None:
+    """`count` readers of the events of one job, until they are ended."""
+    head = (
+        f"GET /api/v1/jobs/{JOB}/events HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+    ).encode()
+    readers = []
+    for _ in range(count):
+        readers.append(socket.create_connection(("127.0.0.1", port)))
+        readers[-1].sendall(head)
+    while True:
+        for each in readers:
+            each.settimeout(0.0)
+            with contextlib.suppress(BlockingIOError):
+                while each.recv(1 << 20):
+                    pass
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def readers(port: int, count: int) -> Iterator[None]:
+    process = multiprocessing.get_context("spawn").Process(target=read, args=(port, count), daemon=True)
+    process.start()
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.join()
+
+
+def played(players: Crowd, server: Server, folder: Path, given: argparse.Namespace) -> Iterator[Figure]:
+    alone = windows(server, None, given)
+    scrapes = []
+    for _ in range(given.windows):
+        time.sleep(1.5)
+        began = time.monotonic()
+        server.ask("/metrics")
+        scrapes.append(time.monotonic() - began)
+    with console(server, folder, CROWD_CORE) as shown:
+        _until_it_trains(shown, given.nodes * RANKS)
+        fed = windows(server, shown, given)
+        with readers(shown.port, 1):
+            one = windows(server, shown, given)
+        with readers(shown.port, given.readers):
+            many = windows(server, shown, given)
+            asked = [_asked(shown, f"/api/v1/jobs/{JOB}") for _ in range(5)]
+            columns = [_asked(shown, f"/api/v1/jobs/{JOB}/ranks") for _ in range(5)]
+        resident = shown.resident_mb()
+    print(f"watchdog: alone {alone.watchdog}, fed {fed.watchdog}, one {one.watchdog}, many {many.watchdog}")
+    print(f"console: fed {fed.console}, one {one.console}, many {many.console}", flush=True)
+    late_s = players.strain()
+    print(f"the crowd was late by {late_s:.2f} s at worst")
+    scale = f"{given.nodes * RANKS:,} ranks"
+    yield from _figures(scale, given, alone, fed, many)
+    yield measured(f"scrape of the watchdog's metrics, {scale}", ours=scrapes, other=[1.0], unit="s", target=1.0)
+    yield measured(
+        f"document with {given.readers} readers, {scale}", ours=asked, other=[DOCUMENT_S], unit="s", target=1.0
+    )
+    yield measured(
+        f"columns of all ranks with {given.readers} readers, {scale}",
+        ours=columns,
+        other=[DOCUMENT_S],
+        unit="s",
+        target=1.0,
+    )
+    yield measured(
+        f"console's resident memory, {scale}", ours=[resident], other=[RESIDENT_MB], unit="MB", target=1.0
+    )
+
+
+def _until_it_trains(shown: Server, world: int) -> None:
+    """Until the console knows a step of every rank. Raises TimeoutError."""
+    give_up_at = time.monotonic() + TRAINS_WITHIN_S
+    while time.monotonic() < give_up_at:
+        document = json.loads(shown.ask(f"/api/v1/jobs/{JOB}"))
+        if document["world"] == world and document["line"]["step"] is not None:
+            return
+        time.sleep(1.0)
+    raise TimeoutError(f"the console knows of {document['world']} of {world} ranks: {document['line']}")
+
+
+def _figures(scale: str, given: argparse.Namespace, alone: Cost, fed: Cost, many: Cost) -> Iterator[Figure]:
+    feed = [after - before for after, before in zip(fed.watchdog, alone.watchdog, strict=True)]
+    yield measured(
+        f"the feed's share of the deciding core, {scale}", ours=feed, other=[FEED_SHARE], unit="cores", target=1.0
+    )
+    yield measured(
+        f"the watchdog with {given.readers} readers of the console, x that with none, {scale}",
+        ours=many.watchdog,
+        other=fed.watchdog,
+        unit="cores",
+        target=1.0 + PER_READER_SHARE * 10,
+        goal=Goal.AT_MOST,
+    )
+    yield measured(f"the console, {scale}", ours=fed.console, other=[FEED_SHARE], unit="cores", target=1.0)
+    yield measured(
+        f"the console with {given.readers} readers, {scale}",
+        ours=many.console,
+        other=[READERS_SHARE],
+        unit="cores",
+        target=1.0,
+    )
+
+
+def _asked(server: Server, path: str) -> float:
+    began = time.monotonic()
+    server.ask(path)
+    return time.monotonic() - began
+
+
+def figures(given: argparse.Namespace) -> Sequence[Figure]:
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = max(limit, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
+    agents = max(1, min(given.nodes, limit - limit // 4 - limit // 16 - SPARE_FILES - given.nodes))
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        with watchdog(str(folder / "watchdog.db"), folder, SERVER_CORE) as server:
+            server.submit(Policy(JOB, given.nodes, given.nodes, processes_per_node=RANKS, lost_after_s=600.0))
+            with crowd(
+                server, [JOB], members=given.nodes, agents=agents, reports_per_s=given.nodes, core=CROWD_CORE
+            ) as players:
+                players.assemble("launchers")
+                players.form()
+                players.assemble("agents")
+                players.be_busy()
+                return list(played(players, server, folder, given))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=12_500)
+    parser.add_argument("--readers", type=int, default=200)
+    parser.add_argument("--windows", type=int, default=3)
+    parser.add_argument("--window", type=float, default=5.0)
+    publish("console", figures(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
