@@ -43,6 +43,7 @@ def test_the_names_of_the_commands_are_the_promised_ones() -> None:
     assert list(COMMANDS) == [
         *("run", "demo", "launch", "status", "ranks", "nodes", "logs", "incidents", "why", "journal", "replay"),
         *(
+            "console",
             "evict",
             "return",
             "self-test",
@@ -76,9 +77,9 @@ ASKED = ["--reason", "--dry-run", "--timeout", "--no-wait"]
 OPTIONS = {
     "run": [
         *("--nodes", "--faults", "--state-dir", "--fresh", "--listen", "--observe"),
-        *("--replace", "--no-replace", "--replace-delay"),
+        *("--console", "--no-console", "--replace", "--no-replace", "--replace-delay"),
     ],
-    "demo": ["--text", "--steps", "--state-dir", "--plain"],
+    "demo": ["--text", "--steps", "--state-dir", "--plain", "--console", "--no-console"],
     "status": ["-A", "--all-namespaces", *READ],
     "ranks": READ,
     "nodes": READ,
@@ -86,6 +87,7 @@ OPTIONS = {
     "why": ["-j", "--job", *READ],
     "journal": ["--after", *READ],
     "replay": ["--events", *READ],
+    "console": [*PLACE, "--port"],
     "evict": [*ASKED, "-j", "--job", *PLACE],
     "return": [*ASKED, "-j", "--job", *PLACE],
     "self-test": ["--level", *ASKED, "-j", "--job", *PLACE],
