@@ -186,6 +186,10 @@ async def test_what_a_watchdog_knows_is_shown_as_it_happens(rig: Rig, tmp_path: 
             _, later = await events.next("job")
             assert [each["id"] for each in later["incidents"]] == [told["id"]]
         await asyncio.to_thread(check, shown.url("/"), TOKEN, JOB)
+        status, runbook = await shown.get(f"{PATH}/runbook/hung")
+        assert (status, runbook["symptom"]) == (200, "hung")
+        assert {each["verdict"] for each in runbook["checks"]} & {"suspect", "unknown"}
+        assert (await shown.get(f"{PATH}/runbook/no-such-symptom"))[0] == 400
 
 
 async def test_each_may_what_the_watchdog_lets_him(rig: Rig, tmp_path: Path) -> None:
