@@ -20,11 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from crowd.crowd import Crowd, crowd
 from crowd.server import TOKEN, Server, console, watchdog
 from figure import Figure, Goal, measured, publish
 
+from holdfast.api.feed import StepsTold
 from holdfast.api.policy import Policy
+from holdfast.api.rankrecord import Phase
+from holdfast.api.telemetry import ProcessState, RankSample
+from holdfast.watchdog.server.rankcolumns import RankColumns
 
 JOB: Final = "bench/job0"
 RANKS: Final = 8
@@ -38,6 +43,8 @@ READERS_SHARE: Final = 0.60
 PER_READER_SHARE: Final = 0.01  # at most, of what the watchdog costs anyway: nothing, and the noise of it
 RESIDENT_MB: Final = 400.0
 DOCUMENT_S: Final = 0.5
+LOOK_S: Final = 0.05
+PIECE_S: Final = 0.004  # as long as a slice of a scrape takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +178,36 @@ def _asked(server: Server, path: str) -> float:
     return time.monotonic() - began
 
 
+def looks(count: int) -> Iterator[Figure]:
+    """The watchdog's work on all ranks for one look, by itself: in one piece and in its longest slice."""
+    told = [_sampled(count, step) for step in (7, 8)]
+    columns, whole, longest = RankColumns(), list[float](), list[float]()
+    for number in range(2 + 6):
+        began = turned = time.process_time()
+        longest.append(0.0)
+        for _ in columns.look(told[number % 2], closely=number == 0):
+            now = time.process_time()
+            longest[-1], turned = max(longest[-1], now - turned), now
+        msgspec.msgpack.encode(StepsTold(JOB, 1, 0.0, columns.columns, columns.waited))
+        whole.append(time.process_time() - began)
+    many = f"{count:,} ranks that all made a step"
+    yield measured(f"one look, {many}: CPU", ours=whole[2:], other=[LOOK_S], unit="s", target=1.0)
+    yield measured(f"one look, {many}: longest piece", ours=longest[2:], other=[PIECE_S], unit="s", target=1.0)
+
+
+def _sampled(count: int, step: int) -> list[RankSample]:
+    decoder = msgspec.msgpack.Decoder(RankSample)
+    for_all = (ProcessState.RUNNING, Phase.BACKWARD, 0.1, 0.2, 0.05)
+    return [
+        decoder.decode(
+            msgspec.msgpack.encode(RankSample(1, rank, *for_all, 4_000 + rank, step, 2.0, 2.5, 1.0, 4096))
+        )
+        for rank in range(count)
+    ]
+
+
 def figures(given: argparse.Namespace) -> Sequence[Figure]:
+    by_itself = list(looks(given.nodes * RANKS))
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = max(limit, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
@@ -187,7 +223,7 @@ def figures(given: argparse.Namespace) -> Sequence[Figure]:
                 players.form()
                 players.assemble("agents")
                 players.be_busy()
-                return list(played(players, server, folder, given))
+                return [*by_itself, *played(players, server, folder, given)]
 
 
 def main() -> None:
