@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from crowd.crowd import Crowd, crowd
@@ -69,8 +69,8 @@ def windows(server: Server, shown: Server | None, given: argparse.Namespace) -> 
     return cost
 
 
-def read(port: int, count: int) -> None:
-    """`count` readers of the events of one job, until they are ended."""
+def read(port: int, count: int, events: Any) -> None:
+    """`count` readers of the events of one job, until they are ended; of each, how many it was sent."""
     head = (
         f"GET /api/v1/jobs/{JOB}/events HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
     ).encode()
@@ -78,21 +78,29 @@ def read(port: int, count: int) -> None:
     for _ in range(count):
         readers.append(socket.create_connection(("127.0.0.1", port)))
         readers[-1].sendall(head)
+        readers[-1].settimeout(0.0)
     while True:
-        for each in readers:
-            each.settimeout(0.0)
+        for number, each in enumerate(readers):
             with contextlib.suppress(BlockingIOError):
-                while each.recv(1 << 20):
-                    pass
+                while content := each.recv(1 << 20):
+                    events[number] += content.count(b"event: ")
         time.sleep(0.05)
 
 
 @contextlib.contextmanager
 def readers(port: int, count: int) -> Iterator[None]:
-    process = multiprocessing.get_context("spawn").Process(target=read, args=(port, count), daemon=True)
+    """Raises RuntimeError at the end where one of them was left out."""
+    spawn = multiprocessing.get_context("spawn")
+    events = spawn.Array("Q", count)
+    process = spawn.Process(target=read, args=(port, count, events), daemon=True)
     process.start()
+    began = time.monotonic()
     try:
         yield
+        took_s, told = time.monotonic() - began, events[:]
+        print(f"{count} readers, {min(told) / took_s:.2f} to {max(told) / took_s:.2f} events a second each")
+        if min(told) < 2:
+            raise RuntimeError(f"{sum(each < 2 for each in told)} of {count} readers were sent nothing")
     finally:
         process.terminate()
         process.join()
