@@ -118,6 +118,7 @@ def make_application(feed: Feed, http: WatchdogHttp) -> FastAPI:
     console = Console(feed, http)
     app.include_router(_page(app, console))
     app.include_router(_reads(console))
+    app.include_router(_columns(console))
     app.include_router(_commands(console))
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
 
@@ -186,6 +187,12 @@ def _reads(console: Console) -> APIRouter:
     async def series(request: Request, points: int = Query(500, ge=1, le=POINTS_MAX)) -> Response:
         """Its figures over the time for which this console has watched it, thinned to so many points."""
         return _json(series_of(await console.readable(request), points))
+
+    return router
+
+
+def _columns(console: Console) -> APIRouter:
+    router = APIRouter(responses=TROUBLES)
 
     @router.get(f"{JOB}/ranks", responses={200: {"content": {"application/octet-stream": {}}}})
     async def ranks(request: Request) -> Response:
