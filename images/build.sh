@@ -3,7 +3,7 @@
 #
 #   images/build.sh [--base IMAGE] [--tag TAG] [--prefix holdfast/] [--builder buildah|docker] [TARGET...] [-- OPTION...]
 #
-# TARGET: operator watchdog agent launcher example-trainer; all of them when none is named. What follows -- goes to
+# TARGET: operator watchdog agent console launcher example-trainer; all of them when none is named. What follows -- goes to
 # the builder as it is (--build-arg, --volume, ...). Give --base as NAME@sha256:... to pin it by its digest.
 set -euo pipefail
 
@@ -24,7 +24,7 @@ while [ $# -gt 0 ]; do
     *) targets+=("$1"); shift ;;
   esac
 done
-[ ${#targets[@]} -gt 0 ] || targets=(operator watchdog agent launcher example-trainer)
+[ ${#targets[@]} -gt 0 ] || targets=(operator watchdog agent console launcher example-trainer)
 [ -n "$builder" ] || builder=$(basename "$(command -v buildah || command -v docker || echo none)")
 
 options=(--file images/Dockerfile)

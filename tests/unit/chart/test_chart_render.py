@@ -16,6 +16,7 @@ from helmchart import CHART, Manifest, Values, named, notes, one, rendered
 from holdfast.agent.readiness import ASK_S
 from holdfast.agent.settings import parse_settings
 from holdfast.cli.cluster.proxiedline import AUDIENCE, Installation
+from holdfast.console import program as console_program
 from holdfast.operator import program as operator_program
 from holdfast.watchdog import program as watchdog_program
 from holdfast.watchdog.access.auth import Grants
@@ -40,6 +41,7 @@ FULL: Values = {
     "agent": {"runtimeClassName": "nvidia", "extraArgs": ["--interval=2s"]},
     "redis": {"replicas": 5, "persistence": {"enabled": False}, "podAnnotations": {"a": "b"}},
     "viewer": {"namespaces": ["a", "b"]},
+    "console": {"enabled": True, "ingress": {"enabled": True, "host": "console.example"}, "podLabels": {"a": "b"}},
 }
 ENCRYPTED: Values = {"watchdog": {"tls": {"existingSecret": "cert"}}}
 
@@ -300,6 +302,28 @@ def test_every_account_that_asks_the_watchdog_is_granted_its_roles() -> None:
         "agent": {"ingest"},
         "viewer": {"view"},
     }
+
+
+def test_a_console_may_view_and_is_asked_for_by_whoever_may_read() -> None:
+    values: Values = {"console": {"enabled": True, "ingress": {"enabled": True, "host": "c.example"}}}
+    made = rendered(values)
+    text = one(made, "ConfigMap", "holdfast-watchdog-grants")["data"]["grants.yaml"]
+    grants = msgspec.yaml.decode(text, type=Grants)
+    assert {str(role) for role in grants.users["system:serviceaccount:hf:holdfast-console"]} == {"view"}
+    (container,) = one(made, "Deployment", "holdfast-console")["spec"]["template"]["spec"]["containers"]
+    words = console_program.command.make_context("console", [*container["args"]], resilient_parsing=False).params
+    settings = console_program.settings_from(**{name: words[name] for name in words if name != "log_level"})
+    assert str(settings.watchdog.address) == "holdfast-watchdog.hf.svc:7077"
+    rules = one(made, "Role", "holdfast-reader")["rules"]
+    assert Installation.of("hf", "holdfast-watchdog:http").console in rules[0]["resourceNames"]
+    policy = one(made, "NetworkPolicy", "holdfast-console")["spec"]
+    reached = policy["egress"][0]["to"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
+    assert reached == "watchdog"
+    ingress = one(made, "Ingress", "holdfast-console")["spec"]["rules"][0]
+    service = one(made, "Service", "holdfast-console")["metadata"]["name"]
+    assert ingress["http"]["paths"][0]["backend"]["service"]["name"] == service
+    with pytest.raises(HelmError, match="name the host"):
+        rendered({"console": {"enabled": True, "ingress": {"enabled": True}}})
 
 
 @pytest.mark.parametrize("release", ["holdfast", "prod"])

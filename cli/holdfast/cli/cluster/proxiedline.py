@@ -45,6 +45,12 @@ class Installation:
         return f"{self._prefix}-namespace-viewer"
 
     @property
+    def console(self) -> str:
+        """The console's service, as the API server's proxy takes it; it has TLS where the watchdog has."""
+        scheme, _, _ = self.service.rpartition(f"{self._prefix}-watchdog")
+        return f"{scheme}{self._prefix}-console:http"
+
+    @property
     def _prefix(self) -> str:
         """What the chart begins names of its objects with."""
         return self.service.split(":")[-2].removesuffix("-watchdog")
@@ -91,6 +97,10 @@ class ProxiedLine:
         """
         proxy = f"/api/v1/namespaces/{self._at.namespace}/services/{self._at.service}/proxy{path}"
         return from_leader(lambda: self._api.ask(method, proxy, body, headers=headers))
+
+    def new_token(self) -> str:
+        """One that was asked for now. Raises Unavailable, Forbidden."""
+        return self._request().token
 
     def _request(self) -> Shown:
         """A token the watchdog takes: the one that reads most. Raises Unavailable, Forbidden."""

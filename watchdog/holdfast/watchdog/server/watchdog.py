@@ -49,6 +49,7 @@ class Watchdog:
         self.cluster = cluster
         self.tally = Tally()
         self.outputs = OutputShelf()
+        self.watchers: list[Callable[[JobHost], None]] = []  # told of each job in which something was decided
         self._brain = brain
         self._senses_for = senses_for
         self._fenced = fenced
@@ -227,6 +228,8 @@ class Watchdog:
         concerned = list(self._hosts.values()) if self.fleet.learn(host, effects, now, nodes=nodes) else [host]
         for each in concerned:
             self.fleet.tell(each, now)
+        for watcher in self.watchers:
+            watcher(host)
 
 
 WATCHDOG = web.AppKey("watchdog", Watchdog)

@@ -1,0 +1,1 @@
+"""What people watch: follows the watchdog by one subscription, and serves every reader from what it holds."""
