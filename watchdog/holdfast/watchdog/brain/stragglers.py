@@ -17,7 +17,7 @@ import msgspec
 from holdfast.api.finding import Finding, FindingKind, SlowCause, Subject
 from holdfast.api.incident import Action, Incident, IncidentState, Moment, Rung
 from holdfast.api.plan import NodeOrder
-from holdfast.api.policy import CordonOn, SlowAction
+from holdfast.api.policy import SlowAction
 from holdfast.api.round import Round
 from holdfast.api.selftest import TestLevel
 from holdfast.watchdog.brain.departures import expect, gives_up_at, why_part, without_slow
@@ -350,9 +350,8 @@ def _evict(state: JobState, record: SlowRanks, why: str, now: float) -> Step:
         says = f"node {node} stays as a spare: {'; '.join(wanted.guards) or 'the job could not train without it'}"
         state, effects = _noted(state, record.incident, says, now)
         return Step(state, effects, Reason("straggler", says, wanted.guards))
-    # Only the job's own processes say so: it is no reason for others, unless they are of one owner.
-    incident = record.incident if policy.cordon_on is CordonOn.ANYTHING else None
-    state = avoid(without_record(state, record), NodeOrder(node, why, incident), now)
+    # What is slow for this job may be fast enough for another: no mark, whatever cordons a node.
+    state = avoid(without_record(state, record), NodeOrder(node, why), now)
     state, acted = act(state, (record.incident,), Action(Rung.SWAP, now, f"evict node {node}", why))
     return Step(state, acted, Reason("straggler", why, wanted.guards))
 
