@@ -11,6 +11,7 @@ from holdfast.api.intervention import InterventionAction, InterventionState
 from holdfast.api.policy import CordonOn, EvictionBudget, SlowAction, StragglerPolicy, XidAction
 from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.api.status import JobPhase
+from holdfast.watchdog.brain.slowness import KEPT_SLOW, with_record
 from holdfast.watchdog.brain.state import JobState, SlowStage
 from holdfast.watchdog.brain.step import Notify
 from holdfast.watchdog.brain.stragglers import WATCHED_S
@@ -395,3 +396,16 @@ def test_an_observed_job_tells_what_would_be_done() -> None:
     assert story.incident.state is IncidentState.OBSERVED
     assert any("give the ranks of node node-2 to a spare" in each.does for each in story.incident.actions)
     assert (story.state.departures, story.state.slow) == ((), ())
+
+
+def test_what_was_proved_of_a_node_outlives_what_was_only_told_of_others() -> None:
+    story = trains_on(swapped())
+    proved = story.state.slow[0]
+    told = tuple(
+        msgspec.structs.replace(proved, incident=f"inc-{number}", stage=SlowStage.TOLD, tries=(), ranks=(number,))
+        for number in range(2 * KEPT_SLOW)
+    )
+    state = story.state
+    for each in told:
+        state = with_record(state, each)
+    assert state.slow == (proved, *told[-KEPT_SLOW + 1 :])

@@ -19,7 +19,7 @@ from holdfast.watchdog.brain.step import NOTHING, Effect, Step, changed, stay
 
 # Where the node makes the difference, so that another one may help.
 OF_THE_NODE = (SlowCause.MACHINE, SlowCause.SOFTWARE)
-KEPT_SLOW = 64
+KEPT_SLOW = 256
 UNDER_WAY = (SlowStage.LEAVING, SlowStage.MOVED)
 
 
@@ -77,7 +77,9 @@ def with_record(state: JobState, record: SlowRanks) -> JobState:
         )
     kept = (*state.slow, record)
     if len(kept) > KEPT_SLOW:
-        out = next(each for each in kept if each.stage not in UNDER_WAY)
+        # Who was only told of says least. What was proved of a node decides whom ranks are given.
+        known = (each for each in state.slow if each.stage not in UNDER_WAY)
+        out = min(known, key=lambda each: bool(each.tries))
         kept = tuple(each for each in kept if each is not out)
     return changed(state, slow=kept)
 
