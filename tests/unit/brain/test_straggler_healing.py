@@ -398,6 +398,13 @@ def test_an_observed_job_tells_what_would_be_done() -> None:
     assert (story.state.departures, story.state.slow) == ((), ())
 
 
+@pytest.mark.parametrize("step_s", [0.0, 5e-324, 1e-300, 9e-10, -1.0])
+def test_steps_that_take_no_time_are_reckoned_with_no_more_than_none(step_s: float) -> None:
+    story = slow(training(), 2, slow=Slowness(SlowCause.MACHINE, step_s, EXCESS_S)).save(50).run(51, restored=50)
+    assert story.state.slow[0].slow.share == 0.0
+    assert stages(trains_on(story)) == [SlowStage.STAYED]
+
+
 def test_what_was_proved_of_a_node_outlives_what_was_only_told_of_others() -> None:
     story = trains_on(swapped())
     proved = story.state.slow[0]

@@ -35,7 +35,7 @@ def slow_ranks(state: JobState, finding: Finding, slow: Slowness, incident: str,
         ranks = tuple(each.first_rank + local for each in shares for local in range(each.local_size))
     is_sure = finding.asks is None and finding.confidence is not Confidence.UNKNOWN
     took_s = max(0.0, now - finding.began_at)
-    steps = max(1, round(took_s / slow.step_s)) if slow.step_s > 0.0 else 1
+    steps = max(1, slow.steps_in(took_s))
     newest = finding.step if finding.step is not None else (state.step or 0)
     return SlowRanks(
         incident=incident,

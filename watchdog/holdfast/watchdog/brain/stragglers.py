@@ -10,8 +10,6 @@ What is to move follows from the state alone, so that a spare that comes later, 
 watchdog are no cases of their own.
 """
 
-from math import ceil
-
 import msgspec
 
 from holdfast.api.finding import Finding, FindingKind, SlowCause, Subject
@@ -325,8 +323,7 @@ def _judged(state: JobState, record: SlowRanks, now: float) -> Step:
         return stay(state)
     if record.since_step is None:
         return stay(put(state, record, since_step=state.step, at=now))
-    took_steps = ceil(record.took_s / record.slow.step_s) if record.slow.step_s > 0.0 else 0
-    steps = max(policy.straggler.sustained or 0, STEPS_WATCHED + 2 * took_steps)
+    steps = max(policy.straggler.sustained or 0, STEPS_WATCHED + 2 * record.slow.steps_in(record.took_s))
     seconds = WATCHED_S + 2.0 * record.took_s
     watched = state.step - record.since_step
     if watched < steps or now < record.at + seconds:

@@ -122,8 +122,8 @@ class SlowFindings:
         told = [Evidence(f"sensors of node {of.subject.node}", each, mark.at) for each in sensors]
         evidence = (Evidence(of.source, of.says, mark.at), *told)
         says = f"{of.says}; {', '.join(sensors)}" if sensors else of.says
-        says += f"; since step {of.since.step}, {slow.excess_s / slow.step_s:.0%} of each step"
-        costs = slow.excess_s >= self._matters * slow.step_s
+        says += f"; since step {of.since.step}, {slow.share:.0%} of each step"
+        costs = slow.share >= self._matters
         may_act = self._may_act and of.is_of_the_node and costs
         return Finding(
             kind=FindingKind.STRAGGLER,

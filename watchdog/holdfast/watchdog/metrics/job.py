@@ -120,8 +120,7 @@ def slow_shares(state: JobState) -> dict[tuple[str, str, str], float]:
     shares: dict[tuple[str, str, str], float] = {}
     for each in [*slow_now(state)][-INCIDENTS_MAX:]:
         rank = str(each.ranks[0]) if len(each.ranks) == 1 else ""
-        share = each.slow.excess_s / each.slow.step_s if each.slow.step_s > 0.0 else 0.0
-        shares[each.slow.cause.value, each.node or "", rank] = share
+        shares[each.slow.cause.value, each.node or "", rank] = each.slow.share
     return shares
 
 
