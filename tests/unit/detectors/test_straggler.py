@@ -197,6 +197,12 @@ def test_a_place_in_the_model_that_is_slow_is_shape() -> None:
     assert "place 1 of 2, the last of the model" in finding.error
 
 
+def test_a_stage_of_several_places_costs_what_it_is_beyond_the_other_stages() -> None:
+    job = Job(nodes=16, model_ranks=8, odd=lambda step, rank: {"own": 3.9} if rank % 8 > 5 else {}).train(40)
+    assert job.causes == [SlowCause.SHAPE] * 2
+    assert all(each.slow and each.slow.excess_s == pytest.approx(0.9, abs=0.1) for each in job.found)
+
+
 def test_a_single_model_is_compared_with_what_each_rank_was() -> None:
     uneven = {0: 2.0, 1: 3.0, 2: 3.5, 3: 2.5}
 

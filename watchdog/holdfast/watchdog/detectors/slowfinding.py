@@ -98,8 +98,10 @@ class SlowFindings:
 
     def of_place(self, compared: Compared, place: int) -> Finding:
         """All ranks of one place in the model."""
-        mine_s = compared.usual_s[place]
-        others_s = max(each for other, each in enumerate(compared.usual_s) if other != place)
+        mine_s, slow_ones = compared.usual_s[place], {place, *compared.peers.places.suspected()}
+        # A stage has several places, as tensor parallelism divides it, and all of them are slow.
+        others = [each for other, each in enumerate(compared.usual_s) if other not in slow_ones]
+        others_s = max(others, default=min(compared.usual_s))
         last = ", the last of the model," if place == self._model_ranks - 1 else ""
         says = (
             f"all {len(compared.peers.of(place))} ranks of place {place} of {self._model_ranks}{last} are busy "
