@@ -129,6 +129,14 @@ def test_what_else_makes_a_rank_slow_is_told_apart(odd: dict[str, float], cause:
     assert (finding.asks is None) == (cause is SlowCause.MACHINE or of_the_host), "no other cause moves ranks"
 
 
+def test_a_burst_of_another_rank_hides_no_cost() -> None:
+    def beside_bursts(step: int, rank: int) -> dict[str, float]:
+        return {"own": 4.5} if rank == 5 else {"own": 9.0} if rank == step % 4 + 8 else {}
+
+    (finding,) = Job().train(WARM).train(8, beside_bursts).found
+    assert (finding.subject.rank, finding.slow and finding.slow.excess_s > 1.0) == (5, True)
+
+
 def test_where_waiting_is_unknown_only_what_is_known_is_compared() -> None:
     assert Job(knows_waiting=False).train(WARM).train(60, only(5, own=6.0)).causes in ([], [SlowCause.EVERYBODY])
     assert Job(knows_waiting=False).train(WARM).train(8, only(5, data=1.2)).causes == [SlowCause.DATA]

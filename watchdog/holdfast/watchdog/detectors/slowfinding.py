@@ -161,7 +161,9 @@ def _excess(compared: Compared, ranks: Sequence[int]) -> Excess:
 
 
 def _saved_s(compared: Compared, ranks: Sequence[int]) -> float:
-    """How much shorter a step would be without these and others that are slow: from when the rest are ready."""
-    slow = {*ranks, *compared.slow}
+    """How much shorter a step would be without these and others that are slow, be it by chance and this once: from
+    when the rest are ready.
+    """
+    slow = {*ranks, *compared.peers.ranks.suspects}
     others = max((x for rank, x in enumerate(compared.busy_s) if x is not None and rank not in slow), default=0.0)
     return max(0.0, max(compared.busy_s[rank] or 0.0 for rank in ranks) - others)
