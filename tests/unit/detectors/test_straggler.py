@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from signals import JOB, policy, rank_sample, started
 
@@ -31,6 +32,7 @@ class Job:
         self.found: list[Finding] = []
         self.step, self.now, self.mute = 0, 100.0, set[int]()
         self.sensed: dict[int, dict[str, object]] = {}
+        self.lies: dict[int, dict[str, float]] = {}  # by rank, what it says of its work whatever happens
         self.detector.observe(started(nodes=nodes), self.now)
 
     def train(self, steps: int, odd: Odd | None = None) -> "Job":
@@ -75,6 +77,7 @@ class Job:
             int(sums["tokens"]),
             int(sums["longest"]),
         )
+        work = msgspec.structs.replace(work, **self.lies.get(rank, {}))
         return rank_sample(rank, step=self.step + 1000, work=work)
 
     @property
@@ -258,6 +261,27 @@ def test_the_policy_says_how_slow_and_for_how_long() -> None:
     # What costs the job little is told where the policy asks for it.
     strict = StragglerPolicy(slower_than=0.03, action=SlowAction.EVICT)
     assert Job(straggler=strict).train(WARM).train(8, only(5, own=3.25)).causes == [SlowCause.MACHINE]
+
+
+LIES = [{"steps": 2**53 - 1}, {"steps": 1}, {"wall_s": 5e-324}, {"wall_s": 4e10}, {"steps": 2**53 - 1, "wall_s": 4e10}]
+
+
+@pytest.mark.parametrize("lie", LIES, ids=str)
+@pytest.mark.parametrize("liar", [0, 3, 15])
+@pytest.mark.parametrize("mute", [set(), {4}], ids=["all told", "one node is mute"])
+def test_a_rank_that_lies_blinds_nobody(lie: dict[str, float], liar: int, mute: set[int]) -> None:
+    job = Job()
+    job.mute, job.lies[liar] = mute, lie
+    job.train(2 * WARM).train(24, only(5, own=3.9))
+    assert [each.subject.rank for each in job.found if each.subject.rank != liar] == [5]
+    assert job.found[-1].step is not None
+    assert 1000 + 2 * WARM < job.found[-1].step <= 1000 + 2 * WARM + 24
+
+
+def test_a_rank_that_says_no_more_leaves_its_neighbours_in() -> None:
+    job = Job()
+    job.lies[4] = {"steps": 1}
+    assert [each.subject.rank for each in job.train(2 * WARM).train(24, only(5, own=3.9)).found] == [5]
 
 
 def test_ranks_that_are_not_heard_of_are_not_waited_for_without_end() -> None:

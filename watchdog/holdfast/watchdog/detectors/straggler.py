@@ -11,14 +11,16 @@ became slow at once, or when all are slower than they were: then something is sh
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from math import ceil
 
-from holdfast.api.finding import Finding
+from holdfast.api.finding import SHORTEST_STEP_S, Finding
 from holdfast.api.policy import Policy
-from holdfast.api.telemetry import NodeReport, StepWork
+from holdfast.api.telemetry import NodeReport
 from holdfast.watchdog.detectors.detector import ROUNDS, Detector, Placed, Reported, RoundInForce, Sample
 from holdfast.watchdog.detectors.exceedances import Exceedances, Mark
 from holdfast.watchdog.detectors.jobpace import JobPace, pace_of
+from holdfast.watchdog.detectors.muster import Muster
 from holdfast.watchdog.detectors.peers import Compared, Look, Peers, busy_of
 from holdfast.watchdog.detectors.slowfinding import SlowFindings
 
@@ -28,7 +30,6 @@ LOOK_REPORTS, LOOK_S_A_RANK = 3.0, 1.2e-3
 SHORT_LOOK_REPORTS = 2.5  # while somebody is under suspicion, and a report tells of several steps
 BY_CHANCE = 0.5  # of so many in every look that are beyond only by chance, none is looked at more often for it
 STEPS_A_LOOK_MAX = 1e6
-LATE_S, LATE_STEPS = 3.0, 2.0  # ranks that are not heard of are waited for no longer
 NODES_AT_ONCE = 3
 AT_ONCE_LOOKS = 3
 TOLD_MAX = 8  # of a round
@@ -51,12 +52,7 @@ class StragglerDetector(Detector):
 
     def _begin(self) -> None:
         self._world_size = size = self._round.world_size
-        # Of the look to come: what is known by rank, of how many nothing is, until when they are waited for.
-        self._taken: list[StepWork | None] = [None] * size
-        self._missing: int = size
-        self._until: float = float("inf")
-        self._target: int = 1  # steps after the first
-        self._step_before = 0  # what the script calls the first one
+        self._muster = Muster(size)
         self._looks = 0
         self._first_judged = 0
         self._spans = tuple(Peers(self._policy.model_ranks, size, self._wanted, every=every) for every in SPANS)
@@ -77,37 +73,15 @@ class StragglerDetector(Detector):
             return ()
         if self._watched and sample.report.node in self._watched:
             self._watched[sample.report.node] = sample.report
-        taken, target, size = self._taken, self._target, self._world_size
-        samples = self._round.samples_in(sample)
-        if samples and (work := samples[0].work) is not None and work.steps < target:
-            samples = ()  # ranks of a node are at one step, or tell of it a report later
-        missing = self._missing
-        for each in samples:
-            work = each.work
-            if work is not None and work.steps >= target and taken[each.rank] is None:
-                if missing == size:
-                    self._step_before = (each.step or work.steps) - work.steps
-                    self._until = now + max(LATE_S, LATE_STEPS * work.wall_s / work.steps)
-                taken[each.rank] = work
-                missing -= 1
-        self._missing = missing
-        if self._missing and now < self._until:
-            return ()
-        return list(self._look(now)) if self._missing < size else ()
+        return list(self._look(now)) if self._muster.take(self._round.samples_in(sample), now) else ()
 
     def _look(self, now: float) -> Iterator[Finding]:
         """Everybody has told, or is waited for no longer."""
-        works, size, missing = self._taken, self._world_size, self._missing
-        self._taken, self._missing, self._until = [None] * size, size, float("inf")
-        steps = [0 if each is None else each.steps for each in works]
-        newest = max(steps)
-        wall_s = next(each.wall_s for each in works if each is not None and each.steps == newest)
-        step_s = wall_s / newest
-        self._target = newest + self._steps_a_look(LOOK_REPORTS * self._report_s, step_s)
-        if 2 * missing > size:
+        told = self._muster.end(partial(self._steps_a_look, LOOK_REPORTS * self._report_s))
+        if 2 * told.missing > self._world_size:
             return  # of most nothing is known
-        mark = Mark(newest + self._step_before, now)
-        look = Look(mark, works, busy_of(works), steps)
+        mark = Mark(told.newest + told.step_before, now)
+        look = Look(mark, told.works, busy_of(told.works), told.steps)
         self._looks += 1
         if self._looks <= LOOKS_SETTLING:
             return
@@ -129,13 +103,13 @@ class StragglerDetector(Detector):
         self._watched = {node: self._watched.get(node) for node in nodes if node is not None}
         test = self._spans[0].ranks
         if test.suspects and test.rate * self._world_size < BY_CHANCE:
-            least_s = SHORT_LOOK_REPORTS * self._report_s if step_s < self._report_s else 0.0
-            self._target = newest + self._steps_a_look(least_s, step_s)
+            least_s = SHORT_LOOK_REPORTS * self._report_s if told.step_s < self._report_s else 0.0
+            self._muster.target = told.newest + self._steps_a_look(least_s, told.step_s)
 
     def _steps_a_look(self, least_s: float, step_s: float) -> int:
         least_s = max(least_s, self._world_size * LOOK_S_A_RANK)
         # A rank may tell of steps that take next to nothing.
-        return max(1, ceil(min(least_s / step_s, STEPS_A_LOOK_MAX))) if step_s > 0.0 else 1
+        return max(1, ceil(min(least_s / step_s, STEPS_A_LOOK_MAX))) if step_s >= SHORTEST_STEP_S else 1
 
     def _judge(self, compared: Compared) -> Iterator[Finding]:
         peers, mark = compared.peers, compared.now.mark
