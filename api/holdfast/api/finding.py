@@ -75,6 +75,11 @@ class Slowness(msgspec.Struct, frozen=True):
     excess_s: float
 
     @property
+    def says(self) -> str:
+        """The cause, as findings and incidents have it."""
+        return f"slow: {self.cause.value.lower()}"
+
+    @property
     def share(self) -> float:
         """Of each step, the share that would be saved, from 0 to 1; 0.0 where a step takes no time."""
         if self.step_s < SHORTEST_STEP_S:

@@ -65,7 +65,7 @@ class Muster:
             self._until = now + max(LATE_S, LATE_STEPS * self._step_s())
 
     def end(self, look_steps: Callable[[float], int]) -> Told:
-        """What they told; the next step is another. `look_steps` says how many a look takes, given how long one is."""
+        """What they told; the next step is another. `look_steps` says how many a look takes, by their length."""
         works, missing, step_s = self._taken, self._missing, self._step_s()
         step_before = median_low([each for each, _ in self._first])
         self._begin()
