@@ -5,13 +5,14 @@ import pytest
 from story import JOB, Story, running
 from trials import answer, asked, examined
 
+from holdfast.api.event import ConditionOver
 from holdfast.api.finding import Confidence, FindingKind, SlowCause, Slowness, Subject
 from holdfast.api.incident import IncidentState, Rung
 from holdfast.api.intervention import InterventionAction, InterventionState
 from holdfast.api.policy import CordonOn, EvictionBudget, SlowAction, StragglerPolicy, XidAction
 from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.brain.slowness import KEPT_SLOW, with_record
+from holdfast.watchdog.brain.slowness import KEPT_SLOW, LOOKED_MAX_S, with_record
 from holdfast.watchdog.brain.state import JobState, SlowStage
 from holdfast.watchdog.brain.step import Notify
 from holdfast.watchdog.brain.stragglers import WATCHED_S
@@ -416,3 +417,44 @@ def test_what_was_proved_of_a_node_outlives_what_was_only_told_of_others() -> No
     for each in told:
         state = with_record(state, each)
     assert state.slow == (proved, *told[-KEPT_SLOW + 1 :])
+
+
+def over(story: Story, node: int, cause: SlowCause = SlowCause.MACHINE) -> Story:
+    """The detector finds the rank on a node slow no more."""
+    story.tell(ConditionOver(f"node-{node}", f"slow: {cause.value.lower()}", "at step 60"))
+    return story
+
+
+def test_what_is_over_costs_no_more_and_is_not_moved_when_a_spare_comes() -> None:
+    story = over(trains_on(slow(training(spares=0), 2), 20), 2)
+    slowed = story.incident.slowed
+    assert slowed is not None
+    assert slowed.steps == 20 + TOOK_STEPS, "all of it is told"
+    assert "node node-2 is slow no more: at step 60" in story.incident.note
+    trains_on(story.resubmit(spares=1).join(4))
+    assert (story.incident.slowed, stages(story), story.state.departures) == (slowed, [SlowStage.TOLD], ())
+    slow(story, 2)
+    assert (len(story.state.incidents), stages(story)) == (1, [SlowStage.LEAVING])
+
+
+def test_what_is_over_before_the_round_is_saved_keeps_its_ranks() -> None:
+    story = slow(training(SlowAction.EVICT), 2)
+    number = story.round.number
+    over(story, 2, SlowCause.DATA)
+    assert stages(story) == [SlowStage.LEAVING], "of another cause"
+    over(story, 2).save(50)
+    assert (story.round.number, stages(story), story.state.departures) == (number, [SlowStage.TOLD], ())
+    assert story.incident.state is IncidentState.RECOVERED
+    assert (trains_on(story).state.avoided, story.incident.slowed) == ((), story.incident.slowed)
+
+
+def test_ranks_are_watched_for_twice_as_long_as_their_round_was_looked_at() -> None:
+    story = trains_on(training(SlowAction.EVICT), 400)
+    slow(story, 2).save(450).run(451, restored=450)
+    assert stages(trains_on(story, 800 + int(WATCHED_S) - 10)) == [SlowStage.MOVED]
+    assert stages(trains_on(story, 40)) == []
+    story = trains_on(training(SlowAction.EVICT), 10)
+    story.now += 100 * LOOKED_MAX_S
+    slow(story, 2).save(60).run(61, restored=60)
+    story.now += 2 * LOOKED_MAX_S + WATCHED_S
+    assert stages(trains_on(story, 2 * int(LOOKED_MAX_S) + 100)) == [], "not for days"

@@ -20,6 +20,9 @@ from holdfast.watchdog.brain.step import NOTHING, Effect, Step, changed, stay
 # Where the node makes the difference, so that another one may help.
 OF_THE_NODE = (SlowCause.MACHINE, SlowCause.SOFTWARE)
 KEPT_SLOW = 256
+# What comes and goes was not slow for a while before it was found, and is watched for longer on another node; but
+# not for days, where it took days.
+LOOKED_MAX_S = 1800.0
 UNDER_WAY = (SlowStage.LEAVING, SlowStage.MOVED)
 
 
@@ -43,7 +46,7 @@ def slow_ranks(state: JobState, finding: Finding, slow: Slowness, incident: str,
         node=node,
         ranks=ranks,
         world_size=state.round.world_size,
-        took_s=took_s,
+        took_s=max(took_s, min(now - state.round_shown_at, LOOKED_MAX_S)),
         seen_at=now,
         movable=is_sure and node is not None and slow.cause in OF_THE_NODE,
         round=state.round.number,
@@ -122,13 +125,23 @@ def reckon(state: JobState, now: float) -> Step:
     return step
 
 
-def _reckoned(state: JobState, record: SlowRanks) -> Step:
-    lasts = is_slow_now(state, record)
+def ended(state: JobState, record: SlowRanks) -> tuple[JobState, tuple[Effect, ...]]:
+    """It is slow no more: tell all of what it cost."""
+    steps = _steps(state, record)
+    return _charged(put(state, record, told_steps=steps, lasts=False), record, steps - record.told_steps)
+
+
+def _steps(state: JobState, record: SlowRanks) -> int:
+    """How many steps it was slow in so far."""
     is_its_round = state.round is not None and state.round.number == record.round
     reached = state.step if is_its_round else None
-    steps = record.told_steps
-    if reached is not None and record.since_step is not None:
-        steps = max(steps, reached - record.since_step)
+    if reached is None or record.since_step is None:
+        return record.told_steps
+    return max(record.told_steps, reached - record.since_step)
+
+
+def _reckoned(state: JobState, record: SlowRanks) -> Step:
+    lasts, steps = is_slow_now(state, record), _steps(state, record)
     if lasts and steps < 2 * max(1, record.told_steps):
         return stay(state)
     state = put(state, record, told_steps=steps, lasts=lasts)
