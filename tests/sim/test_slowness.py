@@ -1,7 +1,9 @@
 """Slow ranks in jobs drawn from seeds: `make bench NAME=detection` plays more and larger ones, and counts."""
 
 import pytest
+import slowswaps
 from slowness import FAULTS, Fault, eventful, healthy, one_rank, play
+from slowswaps import GO_WITH_A_RANK, Slow, is_slow
 
 from holdfast.api.finding import SlowCause
 
@@ -32,3 +34,17 @@ def test_a_rank_that_is_slow_by_a_third_is_named_within_some_steps() -> None:
 def test_healthy_days_are_no_news() -> None:
     days = [play(seed, fault, sizes=SIZES[:2]) for fault in (healthy, eventful) for seed in range(15)]
     assert [finding.error for day in days for finding in day.found] == []
+
+
+# In some of these slowness ends while its ranks are moved: with a swap at once, an innocent node left.
+@pytest.mark.parametrize("slow", GO_WITH_A_RANK, ids=lambda each: each.__name__)
+def test_no_node_leaves_for_what_goes_with_a_rank(slow: Slow) -> None:
+    for seed in (65, 153, 193):
+        played = slowswaps.play(seed, slow)
+        assert played.evicted == (), f"seed {seed}: {[each.error for each in played.found]}"
+
+
+def test_a_node_that_is_slow_itself_leaves() -> None:
+    for seed in range(2):
+        played = slowswaps.play(seed, is_slow, with_node=True)
+        assert (played.evicted, played.swaps) == ((played.first,), 1), f"seed {seed}"
