@@ -16,6 +16,7 @@ from holdfast.watchdog.brain.slowness import KEPT_SLOW, LOOKED_MAX_S, with_recor
 from holdfast.watchdog.brain.state import JobState, SlowStage
 from holdfast.watchdog.brain.step import Notify
 from holdfast.watchdog.brain.stragglers import WATCHED_S
+from holdfast.watchdog.metrics.job import slow_shares
 
 STEP_S, EXCESS_S, TOOK_STEPS = 1.0, 0.3, 10
 OF_THE_WORK = (SlowCause.DATA, SlowCause.SHAPE, SlowCause.EVERYBODY)
@@ -458,3 +459,9 @@ def test_ranks_are_watched_for_twice_as_long_as_their_round_was_looked_at() -> N
     slow(story, 2).save(60).run(61, restored=60)
     story.now += 2 * LOOKED_MAX_S + WATCHED_S
     assert stages(trains_on(story, 2 * int(LOOKED_MAX_S) + 100)) == [], "not for days"
+
+
+def test_what_followed_the_ranks_is_shown_where_they_are_and_ends_there() -> None:
+    story = slow(trains_on(swapped(SlowAction.EVICT), 20), 4)
+    assert [*slow_shares(story.state)] == [("Machine", "node-4", "1")], "node 2 is exonerated"
+    assert [*slow_shares(over(story, 4).state)] == []

@@ -116,6 +116,14 @@ def slow_now(state: JobState) -> Iterator[SlowRanks]:
     return (each for each in state.slow if is_slow_now(state, each))
 
 
+def where(state: JobState, record: SlowRanks) -> str | None:
+    """The node on which it is slow: of ranks that it followed, the one that has them."""
+    if record.stage is not SlowStage.FOLLOWED or state.round is None or not record.ranks:
+        return record.node
+    share = state.round.member_of(record.ranks[0])
+    return share.node if share is not None else None
+
+
 def reckon(state: JobState, now: float) -> Step:
     """Tell what slowness costs: while it lasts, when that has doubled; when it does not any more, all of it."""
     step = stay(state)

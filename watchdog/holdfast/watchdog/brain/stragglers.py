@@ -37,6 +37,7 @@ from holdfast.watchdog.brain.slowness import (
     rewrite,
     slow_now,
     slow_ranks,
+    where,
     with_record,
     without_record,
 )
@@ -121,14 +122,14 @@ def condition_over(state: JobState, event: Event, now: float) -> Step:
     """What was found wrong with a node is over: it is slow no more, or well of what it is avoided for."""
     assert isinstance(event, ConditionOver)
     for known in slow_now(state):
-        if known.node == event.node and known.slow.says == event.cause:
+        if where(state, known) == event.node and known.slow.says == event.cause:
             return _ended(state, known, event.says, now)
     return nodes.condition_over(state, event, now)
 
 
 def _ended(state: JobState, record: SlowRanks, why: str, now: float) -> Step:
     """Nothing is to be done about it, unless it comes again."""
-    says = f"node {record.node} is slow no more: {why}"
+    says = f"node {where(state, record)} is slow no more: {why}"
     step = stay(state)
     if record.stage is SlowStage.LEAVING:
         step = _call_off(state, record, says, now)
