@@ -33,6 +33,12 @@ def culprit(job: Job) -> int:
     return int(np.random.default_rng(job.ranks + job.steps).integers(0, job.ranks))
 
 
+def short(job: Job) -> None:
+    """Now and then: every eight to 24 steps, for a quarter of them."""
+    every = int(job.drawn.integers(8, 25))
+    job.own[np.arange(job.steps) % every < every // 4, culprit(job)] *= 1.8
+
+
 def comes_and_goes(job: Job) -> None:
     """For some steps or minutes, again and again."""
     drawn, steps = job.drawn, np.arange(job.steps)
@@ -62,7 +68,7 @@ def is_slow(job: Job) -> None:
     job.own[job.onset :, culprit(job)] *= job.drawn.uniform(1.25, 2.0)
 
 
-GO_WITH_A_RANK = (comes_and_goes, at_random, evaluates)
+GO_WITH_A_RANK = (short, comes_and_goes, at_random, evaluates)
 
 
 @dataclass(frozen=True)
