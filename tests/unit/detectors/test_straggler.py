@@ -11,7 +11,7 @@ from holdfast.api.event import ConditionOver
 from holdfast.api.finding import Confidence, Finding, FindingKind, SlowCause, Subject
 from holdfast.api.policy import SlowAction, StragglerPolicy, XidAction
 from holdfast.api.telemetry import GpuHealth, GpuSample, NodeReport, StepWork
-from holdfast.watchdog.detectors.detector import Placed, Reported
+from holdfast.watchdog.detectors.detector import Placed, Reported, RoundStopped
 from holdfast.watchdog.detectors.straggler import ENDS_MAX, LOOKS_SETTLING, TOLD_MAX, StragglerDetector
 
 STEP_S = 4.0
@@ -342,6 +342,9 @@ def test_a_new_round_begins_anew_and_what_says_nothing_of_its_steps_is_not_judge
     job = Job().train(WARM)
     job.detector.observe(started(2, nodes=8), job.now)
     assert job.train(20, only(5, own=6.0)).found == [], "samples of the round before"
+    ended = Job()
+    ended.detector.observe(RoundStopped(2), ended.now)
+    assert ended.train(20).found == [], "no round runs"
     silent = Job()
     report = Reported(NodeReport("n0", "boot", 1, (rank_sample(0), rank_sample(1))))
     assert list(silent.detector.observe(report, 101.0)) == []

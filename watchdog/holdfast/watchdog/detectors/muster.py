@@ -47,7 +47,7 @@ class Muster:
     def take(self, samples: Sequence[RankSample], now: float) -> bool:
         """Samples of one node. True: everybody has told, or is waited for no longer."""
         target = self.target
-        if samples and _is_before(samples[0], target) and _is_before(samples[-1], target):
+        if not samples or (_is_before(samples[0], target) and _is_before(samples[-1], target)):
             return now >= self._until  # ranks of a node are at one step, or tell of it a report later
         taken = self._taken
         for each in samples:
