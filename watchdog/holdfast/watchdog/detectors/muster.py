@@ -46,8 +46,10 @@ class Muster:
 
     def take(self, samples: Sequence[RankSample], now: float) -> bool:
         """Samples of one node. True: everybody has told, or is waited for no longer."""
-        target = self.target
-        if not samples or (_is_before(samples[0], target) and _is_before(samples[-1], target)):
+        if not samples:
+            return now >= self._until
+        target, first, last = self.target, samples[0].work, samples[-1].work
+        if first is not None and last is not None and first.steps < target and last.steps < target:
             return now >= self._until  # ranks of a node are at one step, or tell of it a report later
         taken = self._taken
         for each in samples:
@@ -83,7 +85,3 @@ class Muster:
 
     def _step_s(self) -> float:
         return median_low([each for _, each in self._first])
-
-
-def _is_before(sample: RankSample, step: int) -> bool:
-    return sample.work is not None and sample.work.steps < step
