@@ -6,7 +6,8 @@ Jobs of 8 to 4,096 ranks are drawn from seeds and played in virtual time, each w
 none (tests/sim/slowness.py, which says what is drawn). Precision: of what was said of these jobs, how much is
 right: the cause, and no other node. Recall: of the jobs, how many were named rightly. Steps: from the first slow
 one until it is named. Of a thousand healthy days that is played in which something happens. Nobody may be taken
-away who has done nothing: neither then, nor where a loader, a shape or a switch is slow.
+away who has done nothing: neither then, nor where a loader, a shape or a switch is slow, nor after a spare was
+given the ranks (tests/sim/slowswaps.py, with the brain).
 
 The cost is that of the detector's own work in one process, for the reports of nodes with eight ranks; what the
 whole watchdog may use for a node and second is half a core for 12,500 nodes.
@@ -23,7 +24,9 @@ from statistics import median
 from figure import Figure, Goal, measured, publish
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "sim"))
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "unit" / "brain"))
 
+import slowswaps
 from slowness import FAULTS, Fault, Outcome, begin, draw, eventful, healthy, one_rank, play, reports
 
 from holdfast.api.policy import Policy
@@ -60,13 +63,12 @@ def class_figures(fault: Fault, outcomes: Sequence[Outcome]) -> Iterator[Figure]
         yield measured(f"{name}: steps to name", ours=steps, other=[limit], unit="steps", target=1.0)
 
 
-def innocent_figures(outcomes: Sequence[Outcome], days: range) -> Iterator[Figure]:
-    """Nodes that the ladder might have taken away for nothing."""
-    wrong = float(sum(len(each.looks_like_eviction) for each in outcomes))
+def innocent_figures(wrong: int, jobs: int, days: range) -> Iterator[Figure]:
+    """Nodes that the ladder might have taken away for nothing, of so many jobs and days."""
     yield measured(
         "nodes that may be evicted and have done nothing, in all of these jobs",
-        ours=[wrong],
-        other=[float(len(outcomes))],
+        ours=[float(wrong)],
+        other=[float(jobs)],
         unit="nodes",
         target=0.0,
     )
@@ -82,6 +84,19 @@ def innocent_figures(outcomes: Sequence[Outcome], days: range) -> Iterator[Figur
             unit=what.split()[0],
             target=0.0 if what != "findings" else 0.02,
         )
+
+
+def swap_figures(seeds: range) -> Iterator[Figure]:
+    """Nodes that left jobs that may evict, after their ranks were given to a spare."""
+    count = [float(len(seeds))]
+    for slow in slowswaps.GO_WITH_A_RANK:
+        wrong = float(sum(len(slowswaps.play(seed, slow).evicted) for seed in seeds))
+        what = f"innocent nodes evicted where a rank {slow.__name__.replace('_', ' ')}"
+        yield measured(what, ours=[wrong], other=count, unit="nodes", target=0.0)
+    played = [slowswaps.play(seed, slowswaps.is_slow, with_node=True) for seed in seeds]
+    right = float(sum(each.evicted == (each.first,) for each in played))
+    what = "slow nodes evicted"
+    yield measured(what, ours=[right], other=count, unit="nodes", target=NAMED, goal=Goal.AT_LEAST)
 
 
 def costs_us(ranks: int) -> tuple[float, float]:
@@ -126,13 +141,14 @@ def cost_figures() -> Iterator[Figure]:
         )
 
 
-def figures(jobs: int, days: int, first: int) -> Iterator[Figure]:
-    outcomes: list[Outcome] = []
+def figures(jobs: int, days: int, swaps: int, first: int) -> Iterator[Figure]:
+    wrong = 0
     for fault in FAULTS:
         played = [play(seed, fault) for seed in range(first, first + jobs)]
-        outcomes += played
+        wrong += sum(len(each.looks_like_eviction) for each in played)
         yield from class_figures(fault, played)
-    yield from innocent_figures(outcomes, range(first, first + days))
+    yield from innocent_figures(wrong, jobs * len(FAULTS), range(first, first + days))
+    yield from swap_figures(range(first, first + swaps))
     yield from cost_figures()
 
 
@@ -141,9 +157,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=20, help="of each kind")
     parser.add_argument("--days", type=int, default=1000)
+    parser.add_argument("--swaps", type=int, default=200, help="jobs that may evict, of each kind")
     parser.add_argument("--seed", type=int, default=0, help="the first one")
     given = parser.parse_args()
-    publish("detection", list(figures(given.jobs, given.days, given.seed)))
+    publish("detection", list(figures(given.jobs, given.days, given.swaps, given.seed)))
 
 
 if __name__ == "__main__":

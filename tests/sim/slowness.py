@@ -1,4 +1,4 @@
-"""Jobs in virtual time with something slow in them, and what the detector of stragglers makes of each.
+"""Jobs in virtual time with something slow in them or none, and what the detector of stragglers makes of each.
 
 A job is drawn from a seed: 8 to 4,096 ranks, a step of 0.1 to 30 s, machines that differ by some percent, noise
 of each step with a heavy tail, garbage collection, checkpoints of all ranks, and communication that all wait in.
@@ -50,6 +50,9 @@ class Job:
     tokens: Matrix = field(init=False)
     longest: Matrix = field(init=False)
     network: Matrix = field(init=False)  # by step alone
+    idle: Matrix = field(init=False)  # on purpose, by step alone
+    lag: npt.NDArray[np.int64] = field(init=False)  # of each node's reports, in steps
+    silent_from: npt.NDArray[np.int64] = field(init=False)  # from which step on each node says nothing
 
     def __post_init__(self) -> None:
         drawn, shape = self.drawn, (self.steps, self.ranks)
@@ -69,6 +72,9 @@ class Job:
         self.network = np.full((self.steps, 1), drawn.uniform(0.05, 0.3)) * (
             1.0 + 0.05 * drawn.random((self.steps, 1))
         )
+        self.idle = np.zeros((self.steps, 1))
+        self.lag = np.zeros(self.nodes, dtype=np.int64)
+        self.silent_from = np.full(self.nodes, self.steps)
 
     @property
     def nodes(self) -> int:
@@ -80,12 +86,17 @@ class Job:
     def node_of(self, rank: int) -> str:
         return f"n{rank // self.per_node}"
 
+    def is_heard(self, node: int, row: int) -> bool:
+        """Whether something is heard of the node after the step of that row."""
+        return bool(self.lag[node] <= row < self.silent_from[node])
+
     def sums(self) -> tuple[Matrix, ...]:
         """As the record has them, with one row for each step: steps begin with the second."""
         own = self.own + self.collected + self.delayed
         busy = own + self.data + self.checkpoint
-        wall = (busy.max(axis=1, keepdims=True) + self.network) * np.ones_like(busy)
-        seconds = [wall, self.data, self.checkpoint, self.collected, wall - busy, self.delayed]
+        trained = (busy.max(axis=1, keepdims=True) + self.network) * np.ones_like(busy)
+        wall, idle = trained + self.idle, self.idle * np.ones_like(busy)
+        seconds = [wall, self.data, self.checkpoint, idle, self.collected, trained - busy, self.delayed]
         work = [self.tokens, self.longest]
         return tuple(np.cumsum(each * self.step_s, axis=0) for each in seconds) + tuple(
             np.cumsum(each, axis=0) for each in work
@@ -221,6 +232,48 @@ def eventful(job: Job) -> Truth:
     return Truth(None)
 
 
+def evaluation(job: Job) -> Truth:
+    """Rank 0 evaluates every some steps, outside of any phase, and the others wait."""
+    job.onset, every = 0, int(job.drawn.integers(8, 25))
+    job.own[every - 1 :: every, 0] += every * job.drawn.uniform(0.2, 0.5)
+    return Truth(SlowCause.SOFTWARE, job.node_of(0))
+
+
+def idle(job: Job) -> Truth:
+    """All do nothing now and then, on purpose or as they wait for each other: for a moment, and for long."""
+    pauses = job.drawn.random((job.steps, 1)) < 0.05
+    for part in (job.idle, job.network):
+        part += pauses * job.drawn.choice([0.5, 5.0, 50.0], (job.steps, 1))
+    return Truth(None)
+
+
+def missing(job: Job) -> Truth:
+    """A rank is slow, and of some nodes nothing is heard: from the begin on, or no more."""
+    truth = one_rank(job)
+    others = [node for node in range(job.nodes) if f"n{node}" != truth.node]
+    silent = job.drawn.choice(others, max(1, len(others) // 4), replace=False)
+    job.silent_from[silent] = job.drawn.choice([0, job.onset // 2, job.onset], len(silent))
+    return truth
+
+
+def late(job: Job) -> Truth:
+    """A rank is slow, and reports of some other nodes take some steps or ten seconds, its own take a step."""
+    truth = one_rank(job)
+    slow = [f"n{node}" == truth.node for node in range(job.nodes)]
+    job.lag = job.drawn.integers(0, 3 + int(10.0 / job.step_s), job.nodes) * (job.drawn.random(job.nodes) < 0.3)
+    job.lag[slow] = 1
+    return truth
+
+
+def two(job: Job) -> Truth:
+    """One rank of two."""
+    return one_rank(job)
+
+
+def healthy_two(job: Job) -> Truth:
+    return Truth(None)
+
+
 Fault = Callable[[Job], Truth]
 FAULTS: tuple[Fault, ...] = (
     one_rank,
@@ -238,8 +291,15 @@ FAULTS: tuple[Fault, ...] = (
     neighbour,
     storage,
     network,
+    evaluation,
+    idle,
+    missing,
+    late,
+    two,
+    healthy_two,
     healthy,
 )
+OF_TWO = (two, healthy_two)
 NO_WAITING_NEEDED = (data, garbage, burst, healthy, eventful, storage, network)
 """What can be told where waiting is Unknown, as on a GPU."""
 
@@ -251,6 +311,8 @@ def draw(seed: int, fault: Fault, *, sizes: Sequence[int] = SIZES) -> Job:
     per_node = 1 if ranks <= 16 and drawn.random() < 0.5 else min(8, ranks // 4)
     many = [each for each in (1, 2, 8) if ranks // each >= 4 and ranks % each == 0]
     model_ranks = int(drawn.choice(many[1:] if fault is last_stage else many))
+    if fault in OF_TWO:
+        ranks, per_node, model_ranks = 2, 1, 1
     shortest = 0.1 if ranks <= SHORT_STEPS_UP_TO else 1.0
     step_s = float(np.exp(drawn.uniform(np.log(shortest), np.log(30.0))))
     if fault is rack:
@@ -305,7 +367,8 @@ def play(seed: int, fault: Fault, *, sizes: Sequence[int] = SIZES) -> Outcome:
     """One job from its first step to its last."""
     job = draw(seed, fault, sizes=sizes)
     truth = fault(job)
-    wanted = StragglerPolicy(action=SlowAction.EVICT)
+    # Whatever the ladder may act on at all, it may act on at once.
+    wanted = StragglerPolicy(action=SlowAction.SWAP, sustained=1)
     policy = Policy(
         "sim/slow",
         1,
@@ -316,8 +379,8 @@ def play(seed: int, fault: Fault, *, sizes: Sequence[int] = SIZES) -> Outcome:
     )
     detector = StragglerDetector(policy)
     begin(job, detector)
-    found = [each for report, at in reports(job) for each in detector.observe(report, at)]
-    return Outcome(job, truth, tuple(found))
+    proved = [each for report, at in reports(job) for each in detector.observe(report, at)]
+    return Outcome(job, truth, tuple(each for each in proved if isinstance(each, Finding)))
 
 
 def begin(job: Job, *detectors: Detector) -> None:
@@ -338,28 +401,31 @@ def reports(job: Job) -> Iterator[tuple[Reported, float]]:
     order = np.argsort(phases)
     if job.step_s >= 1.0:
         for row in range(job.steps):
-            told = _rows(sums, job, np.full(job.ranks, row))
+            told = _rows(sums, job, np.full(job.nodes, row))
             for node in order:
-                yield _report(told, job, node), float(ends[row] + phases[node])
+                if job.is_heard(node, row):
+                    yield _report(told, job, node), float(ends[row] + phases[node])
         return
     for second in range(1, int(ends[-1])):
         rows = np.searchsorted(ends, second + phases, side="right") - 1
         if rows.min() < 0:
             continue
-        told = _rows(sums, job, np.repeat(rows, job.per_node))
+        told = _rows(sums, job, rows)
         for node in order:
-            yield _report(told, job, node), float(second + phases[node])
+            if job.is_heard(node, rows[node]):
+                yield _report(told, job, node), float(second + phases[node])
 
 
-def _rows(sums: Sequence[Matrix], job: Job, rows: Any) -> list[RankSample]:
-    """Of each rank what is known when it has completed the step of its row."""
+def _rows(sums: Sequence[Matrix], job: Job, of_nodes: Any) -> list[RankSample]:
+    """Of each rank what is known when its node has completed the step of its row."""
+    rows = np.repeat(np.maximum(of_nodes - job.lag, 0), job.per_node)
     columns = [each[rows, np.arange(job.ranks)].tolist() for each in sums]
     told = []
-    for rank, (row, wall, data, checkpoint, collected, waited, delayed, tokens, longest) in enumerate(
+    for rank, (row, wall, data, checkpoint, idle, collected, waited, delayed, tokens, longest) in enumerate(
         zip(rows.tolist(), *columns, strict=True)
     ):
         known = (waited, delayed) if job.tells_waiting else (None, None)
-        work = StepWork(row + 1, wall, data, checkpoint, 0.0, collected, *known, 0.0, int(tokens), int(longest))
+        work = StepWork(row + 1, wall, data, checkpoint, idle, collected, *known, 0.0, int(tokens), int(longest))
         told.append(RankSample(1, rank, ProcessState.RUNNING, Phase.FORWARD, 0.0, 0.0, step=row + 1, work=work))
     return told
 

@@ -1,7 +1,11 @@
 """Slow ranks in jobs drawn from seeds: `make bench NAME=detection` plays more and larger ones, and counts."""
 
+from collections.abc import Sequence
+
 import pytest
+import slowswaps
 from slowness import FAULTS, Fault, eventful, healthy, one_rank, play
+from slowswaps import Slow, at_random, comes_and_goes, evaluates, is_slow, short
 
 from holdfast.api.finding import SlowCause
 
@@ -32,3 +36,21 @@ def test_a_rank_that_is_slow_by_a_third_is_named_within_some_steps() -> None:
 def test_healthy_days_are_no_news() -> None:
     days = [play(seed, fault, sizes=SIZES[:2]) for fault in (healthy, eventful) for seed in range(15)]
     assert [finding.error for day in days for finding in day.found] == []
+
+
+# In some of these slowness is not there while its ranks are moved or watched: innocent nodes left.
+@pytest.mark.parametrize(
+    ("slow", "seeds"),
+    [(short, (9, 35, 37)), (comes_and_goes, (65, 193)), (at_random, (65, 153, 161)), (evaluates, (8, 25))],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+def test_no_node_leaves_for_what_goes_with_a_rank(slow: Slow, seeds: Sequence[int]) -> None:
+    for seed in seeds:
+        played = slowswaps.play(seed, slow)
+        assert played.evicted == (), f"seed {seed}: {[each.error for each in played.found]}"
+
+
+def test_a_node_that_is_slow_itself_leaves() -> None:
+    for seed in range(2):
+        played = slowswaps.play(seed, is_slow, with_node=True)
+        assert (played.evicted, played.swaps) == ((played.first,), 1), f"seed {seed}"

@@ -63,12 +63,32 @@ class SlowCause(StrEnum):
     EVERYBODY = "Everybody"  # all are slower than they were: storage, network
 
 
+SHORTEST_STEP_S: Final = 1e-9
+"""What takes less is no step: nothing is reckoned with it."""
+
+
 class Slowness(msgspec.Struct, frozen=True):
     """What a STRAGGLER costs: without it a step, which takes `step_s` seconds now, would take `excess_s` less."""
 
     cause: SlowCause
     step_s: float
     excess_s: float
+
+    @property
+    def says(self) -> str:
+        """The cause, as findings and incidents have it."""
+        return f"slow: {self.cause.value.lower()}"
+
+    @property
+    def share(self) -> float:
+        """Of each step, the share that would be saved, from 0 to 1; 0.0 where a step takes no time."""
+        if self.step_s < SHORTEST_STEP_S:
+            return 0.0
+        return min(1.0, max(0.0, self.excess_s / self.step_s))
+
+    def steps_in(self, seconds: float) -> int:
+        """How many steps take so long; 0 where a step takes no time."""
+        return round(max(0.0, seconds) / self.step_s) if self.step_s >= SHORTEST_STEP_S else 0
 
 
 class Subject(msgspec.Struct, frozen=True, omit_defaults=True):

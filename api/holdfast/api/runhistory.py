@@ -7,6 +7,7 @@ are kept. A step may be missing, where nothing was measured or nothing is known 
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Annotated, Final
 
 import msgspec
@@ -50,9 +51,13 @@ class Numbers:
 
     def __init__(self, rows: bytes = b"") -> None:
         self._rows = bytearray(rows)
+        self._newest = -1
 
     def add(self, step: int, value: float) -> None:
-        """`step`'s number. Steps only grow, until `go_on` takes some back."""
+        """`step`'s number. A step that is trained again takes back what was known of it and of later ones."""
+        if step <= self._newest:
+            self._rows = bytearray(_up_to(bytes(self._rows), step - 1, _NUMBER))
+        self._newest = step
         self._rows += _NUMBER.pack(step, value)
         if len(self._rows) > 2 * STEPS_MAX * _NUMBER.size:
             del self._rows[: -STEPS_MAX * _NUMBER.size]
@@ -66,6 +71,7 @@ class Numbers:
         mine = _up_to(bytes(self._rows), step, _NUMBER)
         first = _NUMBER.unpack_from(mine)[0] if mine else step + 1
         self._rows = bytearray(_up_to(before, min(first - 1, step), _NUMBER) + mine)
+        self._newest = _NUMBER.unpack_from(self._rows, len(self._rows) - _NUMBER.size)[0] if self._rows else -1
 
 
 def _up_to(rows: bytes, until: int, row: struct.Struct) -> bytes:
@@ -85,7 +91,9 @@ class RunHistory:
         self._prints: list[tuple[int, str, int]] = []
 
     def fingerprint(self, step: int, group: str, value: int) -> None:
-        """The fingerprint of one group of rank 0's parameters after `step`."""
+        """The fingerprint of one group of rank 0's parameters after `step`; takes back those of later ones."""
+        if self._prints and step < self._prints[-1][0]:
+            self._prints = [each for each in self._prints if each[0] < step]
         self._prints.append((step, group, value))
         if len(self._prints) > 2 * PRINTS_MAX:
             del self._prints[:-PRINTS_MAX]
@@ -113,7 +121,7 @@ class RunHistory:
 
 
 class StoredHistory:
-    """What a checkpoint holds of it. Of a step that is there twice, the later row counts."""
+    """What a checkpoint holds of it."""
 
     def __init__(
         self, loss_rows: bytes = b"", norm_rows: bytes = b"", prints: Iterable[tuple[int, str, int]] = ()
@@ -161,5 +169,12 @@ def decode(document: bytes) -> StoredHistory:
     prints = [(int(step), int(place), int(value)) for step, place, value in _PRINT.iter_unpack(found.prints)]
     if any(place >= len(found.names) for _, place, _ in prints):
         raise Damaged("a fingerprint of the history is of a group that is not named")
+    for what, steps, apart in (
+        ("losses", [step for step, _ in _numbers(found.losses)], 1),
+        ("norms", [step for step, _ in _numbers(found.norms)], 1),
+        ("fingerprints", [step for step, _, _ in prints], 0),  # one of each group
+    ):
+        if steps and (steps[0] < 0 or any(later - step < apart for step, later in pairwise(steps))):
+            raise Damaged(f"the {what} of the history are not in the order of their steps")
     named = [(step, found.names[place], value) for step, place, value in prints]
     return StoredHistory(found.losses, found.norms, named)

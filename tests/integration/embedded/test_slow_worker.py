@@ -4,21 +4,28 @@ rank, and training goes on.
 
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
 import time
+import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from embeddedrun import holdfast, job_file, wait_until
 from patience import patient
 
+from holdfast.cli.statedirectory import StateDirectory
+
 UNTIL = 60
 STOPPED_S, PERIOD_S = 0.2, 0.5
+SCRAPES_S = 0.2  # as a rule it is slow for a second or more after it was found: until the round is saved
+RULES = Path(__file__).parents[3] / "helm" / "holdfast" / "rules"
 
 TRAINS = f"""
 import json, os, sys, time
@@ -81,8 +88,10 @@ class Slowed:
             folder, script=TRAINS, words=[str(folder)], nodes="{min: 2, max: 2, spares: 1}", more=POLICY
         )
         self._ended: subprocess.CompletedProcess[str] | None = None
+        self.pages: list[str] = []  # as Prometheus would have scraped them while it was slow
         self._threads = (
             threading.Thread(target=self._run),
+            threading.Thread(target=self._scrape),
             threading.Thread(target=slow_down, args=(self.worker, self.is_slow)),
         )
         for each in self._threads:
@@ -90,6 +99,14 @@ class Slowed:
 
     def _run(self) -> None:
         self._ended = holdfast("run", self._job, "--state-dir", self._state)
+
+    def _scrape(self) -> None:
+        directory = StateDirectory(self._state)
+        self.worker()
+        while self.is_slow():
+            with suppress(OSError):  # it is about to end
+                self.pages.append(scraped(directory))
+            time.sleep(SCRAPES_S)
 
     def worker(self) -> int:
         """The process that runs rank 1 in the first round, once it trains."""
@@ -116,6 +133,33 @@ class Slowed:
         return [(number, step) for number, step in map(json.loads, lines)]
 
 
+def alert_of(name: str) -> tuple[str, float]:
+    """Of an alert whose series is to be above a limit: both."""
+    groups = yaml.safe_load((RULES / "jobs.yaml").read_text())["groups"]
+    [expr] = [rule["expr"] for group in groups for rule in group["rules"] if rule.get("alert") == name]
+    found = re.fullmatch(r"max by \([\w, ]+\) \((\w+)\) > ([\d.]+)", expr)
+    assert found is not None, expr
+    return found[1], float(found[2])
+
+
+def scraped(directory: StateDirectory) -> str:
+    """The watchdog's page of metrics."""
+    listening = directory.listening_at()
+    assert listening is not None
+    request = urllib.request.Request(
+        f"http://{listening.host}:{listening.port}/metrics",
+        headers={"Authorization": f"Bearer {directory.token()}"},
+    )
+    with urllib.request.urlopen(request, timeout=patient(10)) as answered:
+        return str(answered.read().decode())
+
+
+def series(page: str, name: str) -> dict[str, float]:
+    """Values by labels."""
+    found = re.findall(rf"^{name}\{{(.*)\}} (\S+)", page, re.MULTILINE)
+    return {labels: float(value) for labels, value in found}
+
+
 SlowDown = Callable[[Callable[[], int], Callable[[], bool]], None]
 """Slows a process down while it is to be slow."""
 
@@ -137,6 +181,7 @@ def test_a_worker_that_is_slowed_down_is_named_with_its_cause_and_a_spare_takes_
     assert (incident["kind"], incident["cause"], incident["state"]) == ("Straggler", "slow: software", "Recovered")
     assert incident["culprit"]["rank"] == 1
     assert "was stopped" in incident["evidence"][0]["says"]
+    the_alert_has_what_it_goes_by(run.pages, incident["culprit"]["node"])
     assert incident["actions"][-1]["does"].endswith(f"node {incident['culprit']['node']} stays as a spare")
     # Saved first, then left: a step may have been complete on all ranks in between.
     assert incident["lost_steps"] <= 1
@@ -148,3 +193,17 @@ def test_a_worker_that_is_slowed_down_is_named_with_its_cause_and_a_spare_takes_
     began = min(step for number, step in steps if number == second)
     kept = [step for number, step in steps if number == second or step < began]
     assert kept == list(range(1, UNTIL + 1))
+
+
+def the_alert_has_what_it_goes_by(pages: list[str], node: str) -> None:
+    """While it is slow there is a series above the alert's limit, with what the alert says of it."""
+    name, limit = alert_of("HoldfastStraggler")
+    labels = ('cause="Software"', f'node="{node}"', 'rank="1"')
+    firing = [
+        page
+        for page in pages
+        for told, value in series(page, name).items()
+        if value > limit and all(each in told for each in labels)
+    ]
+    assert firing, [series(page, name) for page in pages]
+    assert min(series(firing[0], "holdfast_job_slowed_rank_seconds_total").values()) > 0.0

@@ -1,5 +1,7 @@
 """What a run leaves of itself: its manifest, its history, and no secret in either."""
 
+import struct
+
 import msgspec
 import pytest
 
@@ -163,6 +165,18 @@ def test_a_round_goes_on_with_the_history_of_what_it_restored_and_forgets_what_i
     assert runhistory.decode(same.encode(9)).losses == {}
 
 
+def test_a_step_that_is_trained_again_takes_back_what_was_seen_since() -> None:
+    kept = RunHistory()
+    for step in (1, 2, 3, 2, 4, 4):
+        kept.losses.add(step, float(step))
+        kept.fingerprint(step, "a", step)
+    found = runhistory.decode(kept.encode(9))
+    assert (found.losses, [*found.fingerprints]) == ({1: 1.0, 2: 2.0, 4: 4.0}, [1, 2, 4])
+    kept.go_on(2, found)
+    kept.losses.add(2, 9.0)
+    assert runhistory.decode(kept.encode(9)).losses == {1: 1.0, 2: 9.0}
+
+
 def test_only_the_newest_steps_are_kept() -> None:
     kept = RunHistory()
     for step in range(2 * STEPS_MAX + 10):
@@ -182,6 +196,12 @@ def test_a_history_that_is_none_is_damaged() -> None:
     wrong = [
         {**whole, **change} for change in ({"format": 9}, {"losses": b"123"}, {"prints": b"1"}, {"names": []})
     ]
+    rows = struct.Struct("<qd")
+    for steps in ((2, 1), (1, 1), (-1, 1)):
+        packed = b"".join(rows.pack(step, 1.0) for step in steps)
+        wrong += [{**whole, "losses": packed}, {**whole, "norms": packed}]
+    for steps in ((2, 1), (-1, 1)):
+        wrong.append({**whole, "prints": b"".join(struct.pack("<qIQ", step, 0, 1) for step in steps)})
     documents = [b"", b"\x80", b"x" * (runhistory.BYTES_MAX + 1), *map(msgspec.msgpack.encode, wrong)]
     for document in documents:
         with pytest.raises(Damaged):

@@ -5,15 +5,18 @@ import pytest
 from story import JOB, Story, running
 from trials import answer, asked, examined
 
+from holdfast.api.event import ConditionOver
 from holdfast.api.finding import Confidence, FindingKind, SlowCause, Slowness, Subject
 from holdfast.api.incident import IncidentState, Rung
 from holdfast.api.intervention import InterventionAction, InterventionState
 from holdfast.api.policy import CordonOn, EvictionBudget, SlowAction, StragglerPolicy, XidAction
 from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.api.status import JobPhase
+from holdfast.watchdog.brain.slowness import KEPT_SLOW, LOOKED_MAX_S, with_record
 from holdfast.watchdog.brain.state import JobState, SlowStage
 from holdfast.watchdog.brain.step import Notify
 from holdfast.watchdog.brain.stragglers import WATCHED_S
+from holdfast.watchdog.metrics.job import slow_shares
 
 STEP_S, EXCESS_S, TOOK_STEPS = 1.0, 0.3, 10
 OF_THE_WORK = (SlowCause.DATA, SlowCause.SHAPE, SlowCause.EVERYBODY)
@@ -162,10 +165,10 @@ def test_and_evicts_it_where_the_spec_says_so() -> None:
     assert (story.round.number, story.state.phase) == (number, JobPhase.RUNNING)
 
 
-@pytest.mark.parametrize(("cordon_on", "cordoned"), [(CordonOn.ANYTHING, ["node-2"]), (CordonOn.SENSORS, [])])
-def test_a_jobs_own_word_takes_no_node_from_jobs_of_others(cordon_on: CordonOn, cordoned: list[str]) -> None:
+@pytest.mark.parametrize("cordon_on", CordonOn)
+def test_what_is_slow_for_one_job_is_taken_from_no_other(cordon_on: CordonOn) -> None:
     story = trains_on(swapped(SlowAction.EVICT, cordon_on=cordon_on))
-    assert [order.node for order in story.plan.cordon] == cordoned
+    assert (story.plan.release, story.plan.cordon) == (("node-2",), ())
 
 
 def test_it_is_evicted_within_the_budget_and_stays_a_spare_beyond_it() -> None:
@@ -395,3 +398,70 @@ def test_an_observed_job_tells_what_would_be_done() -> None:
     assert story.incident.state is IncidentState.OBSERVED
     assert any("give the ranks of node node-2 to a spare" in each.does for each in story.incident.actions)
     assert (story.state.departures, story.state.slow) == ((), ())
+
+
+@pytest.mark.parametrize("step_s", [0.0, 5e-324, 1e-300, 9e-10, -1.0])
+def test_steps_that_take_no_time_are_reckoned_with_no_more_than_none(step_s: float) -> None:
+    story = slow(training(), 2, slow=Slowness(SlowCause.MACHINE, step_s, EXCESS_S)).save(50).run(51, restored=50)
+    assert story.state.slow[0].slow.share == 0.0
+    assert stages(trains_on(story)) == [SlowStage.STAYED]
+
+
+def test_what_was_proved_of_a_node_outlives_what_was_only_told_of_others() -> None:
+    story = trains_on(swapped())
+    proved = story.state.slow[0]
+    told = tuple(
+        msgspec.structs.replace(proved, incident=f"inc-{number}", stage=SlowStage.TOLD, tries=(), ranks=(number,))
+        for number in range(2 * KEPT_SLOW)
+    )
+    state = story.state
+    for each in told:
+        state = with_record(state, each)
+    assert state.slow == (proved, *told[-KEPT_SLOW + 1 :])
+
+
+def over(story: Story, node: int, cause: SlowCause = SlowCause.MACHINE) -> Story:
+    """The detector finds the rank on a node slow no more."""
+    story.tell(ConditionOver(f"node-{node}", f"slow: {cause.value.lower()}", "at step 60"))
+    return story
+
+
+def test_what_is_over_costs_no_more_and_is_not_moved_when_a_spare_comes() -> None:
+    story = over(trains_on(slow(training(spares=0), 2), 20), 2)
+    slowed = story.incident.slowed
+    assert slowed is not None
+    assert slowed.steps == 20 + TOOK_STEPS, "all of it is told"
+    assert "node node-2 is slow no more: at step 60" in story.incident.note
+    trains_on(story.resubmit(spares=1).join(4))
+    assert (story.incident.slowed, stages(story), story.state.departures) == (slowed, [SlowStage.TOLD], ())
+    slow(story, 2)
+    assert (len(story.state.incidents), stages(story)) == (1, [SlowStage.LEAVING])
+
+
+def test_what_is_over_before_the_round_is_saved_keeps_its_ranks() -> None:
+    story = slow(training(SlowAction.EVICT), 2)
+    number = story.round.number
+    over(story, 2, SlowCause.DATA)
+    assert stages(story) == [SlowStage.LEAVING], "of another cause"
+    over(story, 2).save(50)
+    assert (story.round.number, stages(story), story.state.departures) == (number, [SlowStage.TOLD], ())
+    assert story.incident.state is IncidentState.RECOVERED
+    assert (trains_on(story).state.avoided, story.incident.slowed) == ((), story.incident.slowed)
+
+
+def test_ranks_are_watched_for_twice_as_long_as_their_round_was_looked_at() -> None:
+    story = trains_on(training(SlowAction.EVICT), 400)
+    slow(story, 2).save(450).run(451, restored=450)
+    assert stages(trains_on(story, 800 + int(WATCHED_S) - 10)) == [SlowStage.MOVED]
+    assert stages(trains_on(story, 40)) == []
+    story = trains_on(training(SlowAction.EVICT), 10)
+    story.now += 100 * LOOKED_MAX_S
+    slow(story, 2).save(60).run(61, restored=60)
+    story.now += 2 * LOOKED_MAX_S + WATCHED_S
+    assert stages(trains_on(story, 2 * int(LOOKED_MAX_S) + 100)) == [], "not for days"
+
+
+def test_what_followed_the_ranks_is_shown_where_they_are_and_ends_there() -> None:
+    story = slow(trains_on(swapped(SlowAction.EVICT), 20), 4)
+    assert [*slow_shares(story.state)] == [("Machine", "node-4", "1")], "node 2 is exonerated"
+    assert [*slow_shares(over(story, 4).state)] == []

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from signals import JOB, policy, rank_sample, started
 
 from holdfast.api.condition import Condition, ConditionKind, ConditionState
+from holdfast.api.event import ConditionOver
 from holdfast.api.finding import Confidence, Finding, FindingKind, SlowCause, Subject
 from holdfast.api.policy import SlowAction, StragglerPolicy, XidAction
 from holdfast.api.telemetry import GpuHealth, GpuSample, NodeReport, StepWork
-from holdfast.watchdog.detectors.detector import Placed, Reported
-from holdfast.watchdog.detectors.straggler import LOOKS_SETTLING, TOLD_MAX, StragglerDetector
+from holdfast.watchdog.detectors.detector import Placed, Reported, RoundStopped
+from holdfast.watchdog.detectors.straggler import ENDS_MAX, LOOKS_SETTLING, TOLD_MAX, StragglerDetector
 
 STEP_S = 4.0
 USUAL = {"own": 3.0, "data": 0.1, "checkpoint": 0.0, "collected": 0.0, "delayed": 0.0, "stopped": 0.0}
@@ -29,8 +31,10 @@ class Job:
         self.nodes, self.odd, self.knows_waiting = nodes, odd, knows_waiting
         self.sums: list[dict[str, float]] = [{} for _ in range(2 * nodes)]
         self.found: list[Finding] = []
+        self.over: list[ConditionOver] = []
         self.step, self.now, self.mute = 0, 100.0, set[int]()
         self.sensed: dict[int, dict[str, object]] = {}
+        self.lies: dict[int, dict[str, float]] = {}  # by rank, what it says of its work whatever happens
         self.detector.observe(started(nodes=nodes), self.now)
 
     def train(self, steps: int, odd: Odd | None = None) -> "Job":
@@ -51,7 +55,9 @@ class Job:
                 if node not in self.mute:
                     ranks = tuple(map(self._sample, (2 * node, 2 * node + 1)))
                     report = NodeReport(f"n{node}", "boot", 1, ranks, **self.sensed.get(node, {}))
-                    self.found += self.detector.observe(Reported(report), self.now)
+                    said = self.detector.observe(Reported(report), self.now)
+                    self.found += [each for each in said if isinstance(each, Finding)]
+                    self.over += [each for each in said if isinstance(each, ConditionOver)]
         return self
 
     def _spent(self, rank: int) -> dict[str, float]:
@@ -75,6 +81,7 @@ class Job:
             int(sums["tokens"]),
             int(sums["longest"]),
         )
+        work = msgspec.structs.replace(work, **self.lies.get(rank, {}))
         return rank_sample(rank, step=self.step + 1000, work=work)
 
     @property
@@ -125,8 +132,20 @@ def test_what_else_makes_a_rank_slow_is_told_apart(odd: dict[str, float], cause:
     (finding,) = job.found
     assert (job.causes, finding.subject.rank) == ([cause], 5)
     assert says in finding.error
+    assert finding.asks is XidAction.WATCH, "it may be over at once"
     of_the_host = not {"delayed", "stopped"}.isdisjoint(odd)
-    assert (finding.asks is None) == (cause is SlowCause.MACHINE or of_the_host), "no other cause moves ranks"
+    may_move = cause is SlowCause.MACHINE or of_the_host
+    again = job.train(160).found[1:]
+    assert [each.asks for each in again] == [None] * may_move, "no other cause moves ranks"
+    assert all(each.began_at == finding.began_at and each.subject == finding.subject for each in again)
+
+
+def test_a_burst_of_another_rank_hides_no_cost() -> None:
+    def beside_bursts(step: int, rank: int) -> dict[str, float]:
+        return {"own": 4.5} if rank == 5 else {"own": 9.0} if rank == step % 4 + 8 else {}
+
+    (finding,) = Job().train(WARM).train(8, beside_bursts).found
+    assert (finding.subject.rank, finding.slow and finding.slow.excess_s > 1.0) == (5, True)
 
 
 def test_where_waiting_is_unknown_only_what_is_known_is_compared() -> None:
@@ -140,14 +159,44 @@ def test_a_burst_is_no_fault_and_what_comes_again_and_again_is() -> None:
 
     burst = Job().train(WARM).train(2, only(5, own=6.0)).train(100, usual)
     assert burst.found == []
-    assert Job().train(WARM).train(150, now_and_then).causes == [SlowCause.MACHINE]
+    again = Job(straggler=StragglerPolicy(action=SlowAction.EVICT)).train(WARM).train(300, now_and_then)
+    assert again.causes == [SlowCause.MACHINE]
+    assert again.found[0].asks is XidAction.WATCH, "what comes and goes may be gone for a while on any node"
+
+
+@pytest.mark.parametrize("rank", [0, 5])
+@pytest.mark.parametrize(("every", "seconds"), [(8, 6.0), (10, 20.0), (20, 30.0), (5, 30.0), (3, 30.0)])
+def test_what_a_script_does_on_one_rank_now_and_then_is_no_machines(rank: int, every: int, seconds: float) -> None:
+    def evaluates(step: int, each: int) -> dict[str, float]:
+        return {"own": 3.0 + seconds} if each == rank and step % every == 0 else {}
+
+    job = Job(straggler=StragglerPolicy(action=SlowAction.EVICT)).train(WARM).train(400, evaluates)
+    assert set(job.causes) == {SlowCause.SOFTWARE}
+    assert len(job.found) <= 1 + ENDS_MAX
+    assert {(each.subject.rank, each.asks) for each in job.found} == {(rank, XidAction.WATCH)}
+    assert all("in a few long steps" in each.error for each in job.found)
+
+
+def test_what_is_over_is_told_and_may_come_again() -> None:
+    job = Job().train(WARM).train(8, only(5, own=3.9)).train(80, usual)
+    assert [(each.node, each.cause) for each in job.over] == [("n2", "slow: machine")]
+    job.train(8, only(5, own=3.9))
+    assert [each.subject.rank for each in job.found] == [5, 5]
+    for _ in range(5):
+        job.train(80, usual).train(8, only(5, own=3.9))
+    assert (len(job.found), len(job.over)) == (3, ENDS_MAX), "from then on it counts as slow until its round ends"
+
+
+def test_what_lasts_is_not_over() -> None:
+    job = Job(straggler=StragglerPolicy(action=SlowAction.EVICT)).train(WARM).train(500, only(5, own=3.9))
+    assert (len(job.found), job.over) == (2, [])
 
 
 def test_a_rank_that_is_slow_from_the_start_is_found_beside_its_peers() -> None:
     assert Job(odd=only(5, own=3.9)).train(14).causes == [SlowCause.MACHINE]
     job = Job(odd=only(0, own=3.9)).train(14)
     assert job.causes == [SlowCause.SOFTWARE]
-    assert "rank 0" in job.found[0].error
+    assert "the script does more there" in job.found[0].error
 
 
 def test_a_node_whose_ranks_are_all_slow_is_named_as_one() -> None:
@@ -197,6 +246,12 @@ def test_a_place_in_the_model_that_is_slow_is_shape() -> None:
     assert "place 1 of 2, the last of the model" in finding.error
 
 
+def test_a_stage_of_several_places_costs_what_it_is_beyond_the_other_stages() -> None:
+    job = Job(nodes=16, model_ranks=8, odd=lambda step, rank: {"own": 3.9} if rank % 8 > 5 else {}).train(40)
+    assert job.causes == [SlowCause.SHAPE] * 2
+    assert all(each.slow and each.slow.excess_s == pytest.approx(0.9, abs=0.1) for each in job.found)
+
+
 def test_a_single_model_is_compared_with_what_each_rank_was() -> None:
     uneven = {0: 2.0, 1: 3.0, 2: 3.5, 3: 2.5}
 
@@ -228,8 +283,9 @@ def test_what_the_node_senses_is_joined_with_a_slow_machine() -> None:
     gone = Condition(ConditionKind.LINK_ERRORS, ConditionState.CLEARED, 1.0, "")
     hot = GpuSample("GPU-7", 0, GpuHealth.HEALTHY, temperature_c=91.0, throttle=0x40)
     job.sensed[2] = {"conditions": (degraded, gone), "gpus": (hot,)}
-    (finding,) = job.train(8, only(5, own=3.9)).found
-    assert (finding.confidence, finding.asks) == (Confidence.CERTAIN, None)
+    finding, again = job.train(160, only(5, own=3.9)).found
+    assert [each.confidence for each in (finding, again)] == [Confidence.CERTAIN] * 2
+    assert [each.asks for each in (finding, again)] == [XidAction.WATCH, None]
     said = [each.says for each in finding.evidence if "sensors of node n2" in each.source]
     assert said == ["PcieDegraded of GPU GPU-7", "GPU GPU-7 is held down (NVML reasons 0x40) at 91 C"]
 
@@ -246,6 +302,33 @@ def test_the_policy_says_how_slow_and_for_how_long() -> None:
     assert Job(straggler=strict).train(WARM).train(8, only(5, own=3.25)).causes == [SlowCause.MACHINE]
 
 
+LIES = [
+    {"steps": 2**53 - 1},
+    {"steps": 1},
+    {"wall_s": 5e-324},
+    {"wall_s": 4e10},
+    {"steps": 2**53 - 1, "wall_s": 4e10},
+]
+
+
+@pytest.mark.parametrize("lie", LIES, ids=str)
+@pytest.mark.parametrize("liar", [0, 3, 15])
+@pytest.mark.parametrize("mute", [set(), {4}], ids=["all told", "one node is mute"])
+def test_a_rank_that_lies_blinds_nobody(lie: dict[str, float], liar: int, mute: set[int]) -> None:
+    job = Job()
+    job.mute, job.lies[liar] = mute, lie
+    job.train(2 * WARM).train(24, only(5, own=3.9))
+    assert [each.subject.rank for each in job.found if each.subject.rank != liar] == [5]
+    assert job.found[-1].step is not None
+    assert 1000 + 2 * WARM < job.found[-1].step <= 1000 + 2 * WARM + 24
+
+
+def test_a_rank_that_says_no_more_leaves_its_neighbours_in() -> None:
+    job = Job()
+    job.lies[4] = {"steps": 1}
+    assert [each.subject.rank for each in job.train(2 * WARM).train(24, only(5, own=3.9)).found] == [5]
+
+
 def test_ranks_that_are_not_heard_of_are_not_waited_for_without_end() -> None:
     job = Job().train(WARM)
     job.mute = {7}
@@ -259,6 +342,9 @@ def test_a_new_round_begins_anew_and_what_says_nothing_of_its_steps_is_not_judge
     job = Job().train(WARM)
     job.detector.observe(started(2, nodes=8), job.now)
     assert job.train(20, only(5, own=6.0)).found == [], "samples of the round before"
+    ended = Job()
+    ended.detector.observe(RoundStopped(2), ended.now)
+    assert ended.train(20).found == [], "no round runs"
     silent = Job()
     report = Reported(NodeReport("n0", "boot", 1, (rank_sample(0), rank_sample(1))))
     assert list(silent.detector.observe(report, 101.0)) == []
@@ -269,5 +355,5 @@ def test_sums_that_no_training_has_are_taken() -> None:
     none = StepWork(1, 5e-324, 4e10, -4e10, 0.0, 0.0, 4e10, -1.0, 0.0, 2**53 - 1, 0)
     for node in range(job.nodes):
         ranks = tuple(rank_sample(rank, step=3, work=none) for rank in (2 * node, 2 * node + 1))
-        job.found += job.detector.observe(Reported(NodeReport(f"n{node}", "boot", 1, ranks)), 200.0)
+        assert not job.detector.observe(Reported(NodeReport(f"n{node}", "boot", 1, ranks)), 200.0)
     assert job.train(40).found == []

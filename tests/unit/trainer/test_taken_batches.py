@@ -271,6 +271,19 @@ def test_prints_take_a_small_share_of_the_time() -> None:
     assert pace.every == 1, "steps take longer now"
 
 
+@pytest.mark.parametrize("print_ns", [1_000_000, 100_000_000, 1_000_000_000])
+def test_no_print_is_dear_for_long(print_ns: int) -> None:
+    pace, now, spent_ns = Pace(), 0, 0
+    for step in range(20_000):
+        now += 100_000_000
+        if step % pace.every == 0:
+            now += print_ns
+            spent_ns += print_ns
+            pace.spend(print_ns, now)
+    # Beyond the share, no more than a print each time that there are to be half as many.
+    assert spent_ns <= SHARE * now + 14 * max(print_ns, 50_000_000)
+
+
 def test_a_print_that_costs_too_much_is_taken_of_fewer_steps(tmp_path: Path) -> None:
     clock = iter(range(0, 10**15, 10**6))  # a print takes as long as anything
     process = Process(tmp_path, clock_ns=lambda: next(clock))

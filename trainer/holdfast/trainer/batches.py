@@ -20,7 +20,8 @@ from holdfast.trainer.record import RankRecord
 logger = logging.getLogger(__name__)
 
 SHARE: Final = 0.005  # of the time, which prints may take
-_WINDOW: Final = 32  # prints, after which their share is looked at
+_WINDOW: Final = 32  # prints, after which their share is looked at,
+_DEAR_NS: Final = 50_000_000  # or as soon as they took so long together
 _EVERY_MAX: Final = 1 << 20
 BATCHES_REMEMBERED: Final = 1 << 20
 """How many batches of an epoch are remembered, in 16 MiB that are filled as they come."""
@@ -116,12 +117,13 @@ class Pace:
         self._prints += 1
         if self._prints > 1:
             self._spent_ns += spent_ns
-        if 1 < self._prints <= _WINDOW:
-            return
-        if self._prints > 1:
+            if self._prints <= _WINDOW and self._spent_ns < _DEAR_NS:
+                return
             share = self._spent_ns / max(1, now_ns - self._began_ns)
             if share > SHARE:
                 self.every = min(2 * self.every, _EVERY_MAX)
+            elif self._prints <= _WINDOW:
+                return
             elif share < SHARE / 4:
                 self.every = max(1, self.every // 2)
         self._prints, self._spent_ns, self._began_ns = 1, 0, now_ns

@@ -48,6 +48,7 @@ _NANOSECONDS: Final = 1e9
 _FILES_MAX: Final = 8192
 _RECORDS_MAX: Final = 256  # a node has some dozen ranks
 _FIRST_STEPS: Final = 16  # of a round, which are told of more often
+_STANDS_FOR: Final = 2.0  # times as long as looks are apart as a rule
 _TELLERS: Final = 64  # ranks that may each tell of a batch in every second
 
 _Told = ParametersFingerprinted | DeviceAnswered | ParametersChanged | BatchTaken
@@ -367,15 +368,24 @@ class _StoppedTime:
 
     def __init__(self) -> None:
         self._round = UNKNOWN_INT
-        self._looked_at = 0.0
+        self._began_at = self._looked_at = 0.0
+        self._looks = 0  # after the first one
         self._total_s = 0.0
 
     def take(self, work: WorkZone, process: ProcessState, now: float) -> float:
-        """Seconds, by how the process was found in each look."""
+        """Seconds, by how the process was found in each look.
+
+        A look says nothing of a time in which the agent itself was stopped: it stands for as long as looks are
+        apart as a rule, and no longer.
+        """
         if work.round != self._round:
-            self._round, self._total_s = work.round, 0.0
-        elif process is ProcessState.STOPPED:
-            self._total_s += now - self._looked_at
+            self._round, self._began_at, self._looks, self._total_s = work.round, now, 0, 0.0
+        else:
+            pause_s = now - self._looked_at
+            usual_s = (self._looked_at - self._began_at) / self._looks if self._looks else pause_s
+            if process is ProcessState.STOPPED:
+                self._total_s += min(pause_s, _STANDS_FOR * usual_s)
+            self._looks += 1
         self._looked_at = now
         return self._total_s
 

@@ -20,7 +20,10 @@ from holdfast.watchdog.brain.step import NOTHING, Effect, Step, changed, stay
 
 # Where the node makes the difference, so that another one may help.
 OF_THE_NODE = (SlowCause.MACHINE, SlowCause.SOFTWARE)
-KEPT_SLOW = 64
+KEPT_SLOW = 256
+# What comes and goes was not slow for a while before it was found, and is watched for longer on another node; but
+# not for days, where it took days.
+LOOKED_MAX_S = 1800.0
 UNDER_WAY = (SlowStage.LEAVING, SlowStage.MOVED)
 
 
@@ -36,7 +39,7 @@ def slow_ranks(state: JobState, finding: Finding, slow: Slowness, incident: str,
         ranks = tuple(each.first_rank + local for each in shares for local in range(each.local_size))
     is_sure = finding.asks is None and finding.confidence is not Confidence.UNKNOWN
     took_s = max(0.0, now - finding.began_at)
-    steps = max(1, round(took_s / slow.step_s)) if slow.step_s > 0.0 else 1
+    steps = max(1, slow.steps_in(took_s))
     newest = finding.step if finding.step is not None else (state.step or 0)
     return SlowRanks(
         incident=incident,
@@ -44,7 +47,7 @@ def slow_ranks(state: JobState, finding: Finding, slow: Slowness, incident: str,
         node=node,
         ranks=ranks,
         world_size=state.round.world_size,
-        took_s=took_s,
+        took_s=max(took_s, min(now - state.round_shown_at, LOOKED_MAX_S)),
         seen_at=now,
         movable=is_sure and node is not None and slow.cause in OF_THE_NODE,
         round=state.round.number,
@@ -78,7 +81,9 @@ def with_record(state: JobState, record: SlowRanks) -> JobState:
         )
     kept = (*state.slow, record)
     if len(kept) > KEPT_SLOW:
-        out = next(each for each in kept if each.stage not in UNDER_WAY)
+        # Who was only told of says least. What was proved of a node decides whom ranks are given.
+        known = (each for each in state.slow if each.stage not in UNDER_WAY)
+        out = min(known, key=lambda each: bool(each.tries))
         kept = tuple(each for each in kept if each is not out)
     return changed(state, slow=kept)
 
@@ -112,6 +117,14 @@ def slow_now(state: JobState) -> Iterator[SlowRanks]:
     return (each for each in state.slow if is_slow_now(state, each))
 
 
+def where(state: JobState, record: SlowRanks) -> str | None:
+    """The node on which it is slow: of ranks that it followed, the one that has them."""
+    if record.stage is not SlowStage.FOLLOWED or state.round is None or not record.ranks:
+        return record.node
+    share = state.round.member_of(record.ranks[0])
+    return share.node if share is not None else None
+
+
 def reckon(state: JobState, now: float) -> Step:
     """Tell what slowness costs: while it lasts, when that has doubled; when it does not any more, all of it."""
     step = stay(state)
@@ -121,13 +134,23 @@ def reckon(state: JobState, now: float) -> Step:
     return step
 
 
-def _reckoned(state: JobState, record: SlowRanks) -> Step:
-    lasts = is_slow_now(state, record)
+def ended(state: JobState, record: SlowRanks) -> tuple[JobState, tuple[Effect, ...]]:
+    """It is slow no more: tell all of what it cost."""
+    steps = _steps(state, record)
+    return _charged(put(state, record, told_steps=steps, lasts=False), record, steps - record.told_steps)
+
+
+def _steps(state: JobState, record: SlowRanks) -> int:
+    """How many steps it was slow in so far."""
     is_its_round = state.round is not None and state.round.number == record.round
     reached = state.step if is_its_round else None
-    steps = record.told_steps
-    if reached is not None and record.since_step is not None:
-        steps = max(steps, reached - record.since_step)
+    if reached is None or record.since_step is None:
+        return record.told_steps
+    return max(record.told_steps, reached - record.since_step)
+
+
+def _reckoned(state: JobState, record: SlowRanks) -> Step:
+    lasts, steps = is_slow_now(state, record), _steps(state, record)
     if lasts and steps < 2 * max(1, record.told_steps):
         return stay(state)
     state = put(state, record, told_steps=steps, lasts=lasts)

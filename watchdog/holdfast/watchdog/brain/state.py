@@ -198,10 +198,11 @@ class SlowRanks(msgspec.Struct, frozen=True):
     """Ranks that all others wait for, of a world of `world_size`, on `node`; none of either: all are slower than
     they were. `incident` tells of them.
 
-    It was found at `seen_at` last, `took_s` after it had begun; `movable`: another node may help. While it
-    `lasts`, `round` is the one that is slow, after its step `since_step`, and `told_steps` of its steps are told
-    of. When they have MOVED it is the one in which they are watched, since `since_step` was complete at `at`
-    (None: no step yet). `tries` are the times at which spares were given the ranks.
+    It was found at `seen_at` last, `took_s` after it had begun, or after its round was shown where that is not too
+    long ago; `movable`: another node may help. While it `lasts`, `round` is the one that is slow, after its step
+    `since_step`, and `told_steps` of its steps are told of. When they have MOVED it is the one in which they are
+    watched, since `since_step` was complete at `at` (None: no step yet). `tries` are when spares were given the
+    ranks.
     """
 
     incident: str

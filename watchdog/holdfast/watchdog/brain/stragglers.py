@@ -10,32 +10,34 @@ What is to move follows from the state alone, so that a spare that comes later, 
 watchdog are no cases of their own.
 """
 
-from math import ceil
-
 import msgspec
 
+from holdfast.api.event import ConditionOver, Event
 from holdfast.api.finding import Finding, FindingKind, SlowCause, Subject
 from holdfast.api.incident import Action, Incident, IncidentState, Moment, Rung
 from holdfast.api.plan import NodeOrder
-from holdfast.api.policy import CordonOn, SlowAction
+from holdfast.api.policy import SlowAction
 from holdfast.api.round import Round
 from holdfast.api.selftest import TestLevel
+from holdfast.watchdog.brain import nodes
 from holdfast.watchdog.brain.departures import expect, gives_up_at, why_part, without_slow
 from holdfast.watchdog.brain.incidents import act, brief_incident, close, join_finding, open_incident
 from holdfast.watchdog.brain.ladder import MEMORY_S, Decision, within_blast_radius
-from holdfast.watchdog.brain.nodes import avoid
 from holdfast.watchdog.brain.rounds import legal_size
 from holdfast.watchdog.brain.saves import can_save, in_force
 from holdfast.watchdog.brain.selftests import ask
 from holdfast.watchdog.brain.slowness import (
     OF_THE_NODE,
     charge_first,
+    ended,
     follows,
     is_same,
     is_slow_now,
     put,
     rewrite,
+    slow_now,
     slow_ranks,
+    where,
     with_record,
     without_record,
 )
@@ -45,9 +47,9 @@ from holdfast.watchdog.wording import in_words, ranks_in_words
 
 # A spare that is ready takes over as soon as the round is saved; who waits for longer waits for something else.
 SWAP_WITHIN_S = 86_400.0
-# Ranks that a spare was given are watched for as many steps as the policy asks for, and for twice as long as they
-# took to be found, after this: the detector has to get to know the new round, and what is slow at times shows only
-# in sixteen looks of 2.5 s.
+# Ranks that a spare was given are watched for as many steps as the policy asks for, and for twice as long as their
+# round had been looked at until they were found, after this: the detector has to get to know the new round, and
+# what is slow at times shows only in sixteen looks of 2.5 s.
 STEPS_WATCHED = 50
 WATCHED_S = 120.0
 # Why another node would be no help.
@@ -108,12 +110,33 @@ def _again(state: JobState, known: SlowRanks, found: SlowRanks, finding: Finding
     state, effects = _joined(state, known.incident, finding, now)
     says = f"{finding.cause} on {finding.subject}: {known.incident} tells of it already"
     if is_slow_now(state, known):
-        state = put(state, known, seen_at=now, movable=found.movable)
+        state = put(state, known, seen_at=now, movable=found.movable, took_s=found.took_s)
         return Step(state, effects, Reason("straggler", says))
     kept = {"incident": known.incident, "stage": known.stage, "at": known.at, "tries": known.tries}
     record = msgspec.structs.replace(found, **kept)
     state, charged = charge_first(with_record(state, record), record, finding.step or state.step or 0)
     return Step(state, effects + charged, Reason("straggler", says))
+
+
+def condition_over(state: JobState, event: Event, now: float) -> Step:
+    """What was found wrong with a node is over: it is slow no more, or well of what it is avoided for."""
+    assert isinstance(event, ConditionOver)
+    for known in slow_now(state):
+        if where(state, known) == event.node and known.slow.says == event.cause:
+            return _ended(state, known, event.says, now)
+    return nodes.condition_over(state, event, now)
+
+
+def _ended(state: JobState, record: SlowRanks, why: str, now: float) -> Step:
+    """Nothing is to be done about it, unless it comes again."""
+    says = f"node {where(state, record)} is slow no more: {why}"
+    step = stay(state)
+    if record.stage is SlowStage.LEAVING:
+        step = _call_off(state, record, says, now)
+        record = next(each for each in step.state.slow if each.incident == record.incident)
+    state, charged = ended(step.state, record)
+    state, noted = _noted(state, record.incident, says, now)
+    return Step(state, (*step.effects, *charged, *noted), Reason("straggler", says))
 
 
 def _followed(state: JobState, known: SlowRanks, found: SlowRanks, finding: Finding, now: float) -> Step:
@@ -325,8 +348,7 @@ def _judged(state: JobState, record: SlowRanks, now: float) -> Step:
         return stay(state)
     if record.since_step is None:
         return stay(put(state, record, since_step=state.step, at=now))
-    took_steps = ceil(record.took_s / record.slow.step_s) if record.slow.step_s > 0.0 else 0
-    steps = max(policy.straggler.sustained or 0, STEPS_WATCHED + 2 * took_steps)
+    steps = max(policy.straggler.sustained or 0, STEPS_WATCHED + 2 * record.slow.steps_in(record.took_s))
     seconds = WATCHED_S + 2.0 * record.took_s
     watched = state.step - record.since_step
     if watched < steps or now < record.at + seconds:
@@ -350,9 +372,8 @@ def _evict(state: JobState, record: SlowRanks, why: str, now: float) -> Step:
         says = f"node {node} stays as a spare: {'; '.join(wanted.guards) or 'the job could not train without it'}"
         state, effects = _noted(state, record.incident, says, now)
         return Step(state, effects, Reason("straggler", says, wanted.guards))
-    # Only the job's own processes say so: it is no reason for others, unless they are of one owner.
-    incident = record.incident if policy.cordon_on is CordonOn.ANYTHING else None
-    state = avoid(without_record(state, record), NodeOrder(node, why, incident), now)
+    # What is slow for this job may be fast enough for another: no mark, whatever cordons a node.
+    state = nodes.avoid(without_record(state, record), NodeOrder(node, why), now)
     state, acted = act(state, (record.incident,), Action(Rung.SWAP, now, f"evict node {node}", why))
     return Step(state, acted, Reason("straggler", why, wanted.guards))
 

@@ -37,7 +37,17 @@ from holdfast.api.event import (
     WatchdogStarted,
 )
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.brain import departures, healing, history, incidents, members, nodes, requests, rewinds
+from holdfast.watchdog.brain import (
+    departures,
+    healing,
+    history,
+    incidents,
+    members,
+    nodes,
+    requests,
+    rewinds,
+    stragglers,
+)
 from holdfast.watchdog.brain.holding import booked
 from holdfast.watchdog.brain.observing import is_observed, observe
 from holdfast.watchdog.brain.settling import next_wakeup, settle
@@ -108,7 +118,7 @@ MOVES: Mapping[type, Handler] = {
     ReplicasAgreed: history.agreed,
     MemberTested: healing.tested,
     NodeDeparting: departures.node_departing,
-    ConditionOver: nodes.condition_over,
+    ConditionOver: stragglers.condition_over,
     NodeReputed: nodes.reputed,
     NodeChanged: members.node_changed,
     PodChanged: members.pod_changed,

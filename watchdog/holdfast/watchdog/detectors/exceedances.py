@@ -42,6 +42,7 @@ class Exceedances:
     def __init__(self) -> None:
         self.suspects: dict[int, Suspicion] = {}
         self._looks, self._beyond = LOOKS_BEFORE, BEYOND_BEFORE
+        self._newest: Mark | None = None
 
     @property
     def rate(self) -> float:
@@ -53,7 +54,7 @@ class Exceedances:
         rate = self.rate
         for_it, against = log(BEYOND_MOSTLY / rate), log((1.0 - BEYOND_MOSTLY) / (1.0 - rate))
         known = self.suspects
-        self._looks += looked_at
+        self._looks, self._newest = self._looks + looked_at, mark
         for each in beyond:
             if (suspicion := known.get(each)) is None:
                 suspicion = known[each] = Suspicion(mark)
@@ -66,6 +67,15 @@ class Exceedances:
         if self._looks > LOOKS_REMEMBERED:
             self._looks, self._beyond = self._looks / 2.0, self._beyond / 2.0
         return self.certain()
+
+    def is_beyond(self, each: int) -> bool:
+        """Whether it was beyond in the newest look."""
+        return each in self.suspects and self.suspects[each].last is self._newest
+
+    def forget(self, known: Iterable[int]) -> None:
+        """Nothing speaks against these any more."""
+        for each in known:
+            self.suspects.pop(each, None)
 
     def certain(self) -> list[int]:
         """Those for whom it is no chance any more."""

@@ -16,6 +16,7 @@ from math import sqrt
 from statistics import median
 from typing import NamedTuple
 
+from holdfast.api.finding import SHORTEST_STEP_S
 from holdfast.api.policy import StragglerPolicy
 from holdfast.api.telemetry import StepWork
 from holdfast.watchdog.detectors.exceedances import Exceedances, Mark
@@ -105,7 +106,7 @@ class Peers:
             if now is not None and then is not None and now.steps > then.steps
         ]
         step_s = median(walls) if walls else 0.0
-        if step_s <= 0.0:
+        if step_s < SHORTEST_STEP_S:
             return None
         if self._is_single:
             alone = self._beside_itself(spent)

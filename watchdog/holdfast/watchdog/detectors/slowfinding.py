@@ -23,6 +23,7 @@ from holdfast.watchdog.detectors.slowcause import (
     parts,
     sensed,
 )
+from holdfast.watchdog.detectors.steadiness import UNKNOWN, Steadiness
 
 SUBJECTS_NAMED = 16
 
@@ -38,7 +39,28 @@ class Slow(NamedTuple):
     source: str = "rank records"
     sensors: Sequence[str] = ()
     also: Sequence[Subject] = ()
-    is_of_the_node: bool = False
+    may_move: bool = False
+
+
+class Apart(NamedTuple):
+    """Ranks of one node that are slow, in order. `is_first`: in the first looks of the round too; `lasts`: in most
+    of their steps, and for long. `report` is the newest of the node.
+    """
+
+    ranks: Sequence[int]
+    since: Mark
+    is_first: bool
+    steadiness: Steadiness = UNKNOWN
+    lasts: bool = False
+    report: NodeReport | None = None
+
+    @property
+    def is_by_script(self) -> bool:
+        """Whether, with no other cause, it is as a rule the script that does more on it: now and then, where only
+        a few steps are long, or on rank 0, which evaluates and logs from the begin on.
+        """
+        steadiness, is_zero = self.steadiness, [*self.ranks] == [0]
+        return steadiness.is_spiky or (is_zero and (self.is_first or not steadiness.is_steady))
 
 
 class SlowFindings:
@@ -50,20 +72,14 @@ class SlowFindings:
         self._matters = MATTERS if (least := policy.straggler.slower_than) is None else min(MATTERS, least)
         self._may_act = policy.straggler.action is not SlowAction.REPORT
 
-    def of_node(
-        self,
-        compared: Compared,
-        ranks: Sequence[int],
-        since: Mark,
-        *,
-        is_first: bool,
-        report: NodeReport | None,
-    ) -> Finding:
-        """Ranks of one node, in order. `is_first`: they were slow in the first looks of the round already."""
+    def of_node(self, compared: Compared, apart: Apart) -> Finding:
+        """Ranks of one node."""
+        ranks, since, report = apart.ranks, apart.since, apart.report
         found = _excess(compared, ranks)
         cause, does = cause_of(found)
-        if cause is SlowCause.MACHINE and is_first and list(ranks) == [0]:
-            cause, does = SlowCause.SOFTWARE, "computes: as a rule the script does more on rank 0 than elsewhere"
+        if cause is SlowCause.MACHINE and apart.is_by_script:
+            when = "in a few long steps, " if apart.steadiness.is_spiky else ""
+            cause, does = SlowCause.SOFTWARE, f"computes {when}as where the script does more there than elsewhere"
         who = self._round.subject(ranks[0])
         rest = [self._round.subject(rank) for rank in ranks[1:SUBJECTS_NAMED]]
         subject = Subject(self._job, node=who.node, member=who.member) if rest else who
@@ -81,7 +97,7 @@ class SlowFindings:
                 f"rank records of {subject}",
                 sensors,
                 (who, *rest) if rest else (),
-                does in OF_THE_NODE,
+                does in OF_THE_NODE and apart.lasts,
             ),
         )
 
@@ -98,8 +114,10 @@ class SlowFindings:
 
     def of_place(self, compared: Compared, place: int) -> Finding:
         """All ranks of one place in the model."""
-        mine_s = compared.usual_s[place]
-        others_s = max(each for other, each in enumerate(compared.usual_s) if other != place)
+        mine_s, slow_ones = compared.usual_s[place], {place, *compared.peers.places.suspected()}
+        # A stage has several places, as tensor parallelism divides it, and all of them are slow.
+        others = [each for other, each in enumerate(compared.usual_s) if other not in slow_ones]
+        others_s = max(others, default=min(compared.usual_s))
         last = ", the last of the model," if place == self._model_ranks - 1 else ""
         says = (
             f"all {len(compared.peers.of(place))} ranks of place {place} of {self._model_ranks}{last} are busy "
@@ -122,13 +140,13 @@ class SlowFindings:
         told = [Evidence(f"sensors of node {of.subject.node}", each, mark.at) for each in sensors]
         evidence = (Evidence(of.source, of.says, mark.at), *told)
         says = f"{of.says}; {', '.join(sensors)}" if sensors else of.says
-        says += f"; since step {of.since.step}, {slow.excess_s / slow.step_s:.0%} of each step"
-        costs = slow.excess_s >= self._matters * slow.step_s
-        may_act = self._may_act and of.is_of_the_node and costs
+        says += f"; since step {of.since.step}, {slow.share:.0%} of each step"
+        costs = slow.share >= self._matters
+        may_act = self._may_act and of.may_move and costs
         return Finding(
             kind=FindingKind.STRAGGLER,
             subject=of.subject,
-            cause=f"slow: {slow.cause.value.lower()}",
+            cause=slow.says,
             evidence=evidence,
             confidence=of.sure,
             began_at=of.since.at,
@@ -159,7 +177,9 @@ def _excess(compared: Compared, ranks: Sequence[int]) -> Excess:
 
 
 def _saved_s(compared: Compared, ranks: Sequence[int]) -> float:
-    """How much shorter a step would be without these and others that are slow: from when the rest are ready."""
-    slow = {*ranks, *compared.slow}
+    """How much shorter a step would be without these and others that are slow, be it by chance and this once: from
+    when the rest are ready.
+    """
+    slow = {*ranks, *compared.peers.ranks.suspects}
     others = max((x for rank, x in enumerate(compared.busy_s) if x is not None and rank not in slow), default=0.0)
     return max(0.0, max(compared.busy_s[rank] or 0.0 for rank in ranks) - others)

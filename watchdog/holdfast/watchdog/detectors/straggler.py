@@ -4,23 +4,31 @@ Agents report at different moments, so a look takes of each rank its first sampl
 is one in three reports, or in a step that is longer; in a large world fewer, so that together they cost about a
 thousandth of a core. While somebody is under suspicion who is seldom so by chance, there is one in every step.
 Ranks are compared over one look, over four and over sixteen: what is slow now and then costs as much as what is
-slow all the time, and shows in the average.
+slow all the time, and shows in the average. But only who is slow all the time, and has been for a while
+(steadiness.py), is told again as one about whom something may be done; and for whom it is over, that is told.
 
 Who is far beyond is no fault of a machine when something else explains it (slowcause.py), when several nodes
 became slow at once, or when all are slower than they were: then something is shared, as storage or a switch.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from math import ceil
 
-from holdfast.api.finding import Finding
-from holdfast.api.policy import Policy
-from holdfast.api.telemetry import NodeReport, StepWork
+import msgspec
+
+from holdfast.api.event import ConditionOver
+from holdfast.api.finding import SHORTEST_STEP_S, Finding
+from holdfast.api.policy import Policy, SlowAction
+from holdfast.api.telemetry import NodeReport
 from holdfast.watchdog.detectors.detector import ROUNDS, Detector, Placed, Reported, RoundInForce, Sample
 from holdfast.watchdog.detectors.exceedances import Exceedances, Mark
 from holdfast.watchdog.detectors.jobpace import JobPace, pace_of
+from holdfast.watchdog.detectors.muster import Muster
 from holdfast.watchdog.detectors.peers import Compared, Look, Peers, busy_of
-from holdfast.watchdog.detectors.slowfinding import SlowFindings
+from holdfast.watchdog.detectors.slowfinding import Apart, SlowFindings
+from holdfast.watchdog.detectors.steadiness import Steadiness, Steadinesses
 
 LOOKS_SETTLING = 3  # of a round: caches fill, kernels are chosen
 SPANS = (1, 4, 16)  # looks
@@ -28,12 +36,22 @@ LOOK_REPORTS, LOOK_S_A_RANK = 3.0, 1.2e-3
 SHORT_LOOK_REPORTS = 2.5  # while somebody is under suspicion, and a report tells of several steps
 BY_CHANCE = 0.5  # of so many in every look that are beyond only by chance, none is looked at more often for it
 STEPS_A_LOOK_MAX = 1e6
-LATE_S, LATE_STEPS = 3.0, 2.0  # ranks that are not heard of are waited for no longer
 NODES_AT_ONCE = 3
 AT_ONCE_LOOKS = 3
+FIRST_LOOKS = 8
 TOLD_MAX = 8  # of a round
+ENDS_MAX = 2  # of a node and round
 NODES_SENSED = 64
 RACKS_KNOWN = 65_536
+
+
+class Named(msgspec.Struct, gc=False):
+    """Ranks of a node that were named, and for which cause. `waits`: nothing may be done about it yet."""
+
+    node: str
+    apart: Apart
+    cause: str
+    waits: bool
 
 
 class StragglerDetector(Detector):
@@ -51,12 +69,7 @@ class StragglerDetector(Detector):
 
     def _begin(self) -> None:
         self._world_size = size = self._round.world_size
-        # Of the look to come: what is known by rank, of how many nothing is, until when they are waited for.
-        self._taken: list[StepWork | None] = [None] * size
-        self._missing: int = size
-        self._until: float = float("inf")
-        self._target: int = 1  # steps after the first
-        self._step_before = 0  # what the script calls the first one
+        self._muster = Muster(size)
         self._looks = 0
         self._first_judged = 0
         self._spans = tuple(Peers(self._policy.model_ranks, size, self._wanted, every=every) for every in SPANS)
@@ -64,9 +77,12 @@ class StragglerDetector(Detector):
         self._told: set[int] = set()
         self._told_places: set[int] = set()
         self._told_count = 0
+        self._named: dict[int, Named] = {}  # by the first of them
+        self._ended: Counter[str] = Counter()
+        self._steadiness = Steadinesses()
         self._watched: dict[str, NodeReport | None] = {}  # of nodes under suspicion the newest report
 
-    def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
+    def observe(self, sample: Sample, now: float) -> Sequence[Finding | ConditionOver]:
         """Keep what a report says of the step that is looked at; look once all have told."""
         if not isinstance(sample, Reported):
             if isinstance(sample, Placed):
@@ -77,37 +93,15 @@ class StragglerDetector(Detector):
             return ()
         if self._watched and sample.report.node in self._watched:
             self._watched[sample.report.node] = sample.report
-        taken, target, size = self._taken, self._target, self._world_size
-        samples = self._round.samples_in(sample)
-        if samples and (work := samples[0].work) is not None and work.steps < target:
-            samples = ()  # ranks of a node are at one step, or tell of it a report later
-        missing = self._missing
-        for each in samples:
-            work = each.work
-            if work is not None and work.steps >= target and taken[each.rank] is None:
-                if missing == size:
-                    self._step_before = (each.step or work.steps) - work.steps
-                    self._until = now + max(LATE_S, LATE_STEPS * work.wall_s / work.steps)
-                taken[each.rank] = work
-                missing -= 1
-        self._missing = missing
-        if self._missing and now < self._until:
-            return ()
-        return list(self._look(now)) if self._missing < size else ()
+        return list(self._look(now)) if self._muster.take(self._round.samples_in(sample), now) else ()
 
-    def _look(self, now: float) -> Iterator[Finding]:
+    def _look(self, now: float) -> Iterator[Finding | ConditionOver]:
         """Everybody has told, or is waited for no longer."""
-        works, size, missing = self._taken, self._world_size, self._missing
-        self._taken, self._missing, self._until = [None] * size, size, float("inf")
-        steps = [0 if each is None else each.steps for each in works]
-        newest = max(steps)
-        wall_s = next(each.wall_s for each in works if each is not None and each.steps == newest)
-        step_s = wall_s / newest
-        self._target = newest + self._steps_a_look(LOOK_REPORTS * self._report_s, step_s)
-        if 2 * missing > size:
+        told = self._muster.end(partial(self._steps_a_look, LOOK_REPORTS * self._report_s))
+        if 2 * told.missing > self._world_size:
             return  # of most nothing is known
-        mark = Mark(newest + self._step_before, now)
-        look = Look(mark, works, busy_of(works), steps)
+        mark = Mark(told.newest + told.step_before, now)
+        look = Look(mark, told.works, busy_of(told.works), told.steps)
         self._looks += 1
         if self._looks <= LOOKS_SETTLING:
             return
@@ -117,8 +111,12 @@ class StragglerDetector(Detector):
             if (self._looks - LOOKS_SETTLING - 1) % peers.every == 0:
                 compared = peers.take(look)
                 newest_of = newest_of or compared
-                if compared is not None:
-                    yield from self._judge(compared)
+                if compared is None:
+                    continue
+                if peers.every == 1:
+                    self._steadiness.take(compared, {rank for each in self._spans for rank in each.ranks.suspects})
+                yield from self._judge(compared)
+        yield from self._over(mark)
         is_apart = any(peers.ranks.certain() for peers in self._spans)
         pace = pace_of(newest_of) if newest_of is not None and not is_apart else None
         slower = self._pace.take(pace, look.mark) if pace is not None else None
@@ -129,16 +127,17 @@ class StragglerDetector(Detector):
         self._watched = {node: self._watched.get(node) for node in nodes if node is not None}
         test = self._spans[0].ranks
         if test.suspects and test.rate * self._world_size < BY_CHANCE:
-            least_s = SHORT_LOOK_REPORTS * self._report_s if step_s < self._report_s else 0.0
-            self._target = newest + self._steps_a_look(least_s, step_s)
+            least_s = SHORT_LOOK_REPORTS * self._report_s if told.step_s < self._report_s else 0.0
+            self._muster.target = told.newest + self._steps_a_look(least_s, told.step_s)
 
     def _steps_a_look(self, least_s: float, step_s: float) -> int:
         least_s = max(least_s, self._world_size * LOOK_S_A_RANK)
         # A rank may tell of steps that take next to nothing.
-        return max(1, ceil(min(least_s / step_s, STEPS_A_LOOK_MAX))) if step_s > 0.0 else 1
+        return max(1, ceil(min(least_s / step_s, STEPS_A_LOOK_MAX))) if step_s >= SHORTEST_STEP_S else 1
 
     def _judge(self, compared: Compared) -> Iterator[Finding]:
         peers, mark = compared.peers, compared.now.mark
+        yield from self._lasting(compared)
         for place in compared.slow_places:
             if place not in self._told_places and self._is_sustained(peers.places, place, mark):
                 self._told_places.add(place)
@@ -162,8 +161,53 @@ class StragglerDetector(Detector):
         for node, ranks in list(certain.items())[: TOLD_MAX - self._told_count]:
             self._told.update(ranks)
             self._told_count += 1
-            is_first, report = since[node].step <= early, self._watched.get(node)
-            yield self._findings.of_node(compared, ranks, since[node], is_first=is_first, report=report)
+            first = self._first_judged + max(2 * a_look, FIRST_LOOKS * a_look // peers.every)
+            apart = Apart(ranks, since[node], is_first=since[node].step <= first)
+            found = self._name(compared, node, apart)
+            self._named[ranks[0]] = Named(node, apart, found.cause, waits=found.asks is not None)
+            yield found
+
+    def _name(self, compared: Compared, node: str, apart: Apart) -> Finding:
+        steadiness = self._steadiness.of(apart.ranks, compared.now.mark.at)
+        lasts, report = self._lasts(node, steadiness), self._watched.get(node)
+        return self._findings.of_node(compared, apart._replace(steadiness=steadiness, lasts=lasts, report=report))
+
+    def _lasts(self, node: str, steadiness: Steadiness) -> bool:
+        """Whether a swap would tell something. For how long it has to last is the policy's word, where it says so
+        and nobody is evicted for what the swap tells.
+        """
+        is_said = self._wanted.sustained is not None and self._wanted.action is SlowAction.SWAP
+        return steadiness.is_steady and (steadiness.lasts or is_said) and not self._ended[node]
+
+    def _lasting(self, compared: Compared) -> Iterator[Finding]:
+        """Those named before for whom it lasts, once more: now something may be done about it."""
+        for named in self._named.values():
+            ranks = named.apart.ranks
+            if not named.waits or set(compared.slow).isdisjoint(ranks):
+                continue
+            if self._lasts(named.node, self._steadiness.of(ranks, compared.now.mark.at)):
+                named.waits = False
+                found = self._name(compared, named.node, named.apart)
+                if found.asks is None:
+                    yield found
+
+    def _over(self, mark: Mark) -> Iterator[ConditionOver]:
+        """Those named before who are beyond their peers no more. Who comes back again and again stays named."""
+        for named in [*self._named.values()]:
+            node, ranks = named.node, named.apart.ranks
+            if self._ended[node] >= ENDS_MAX or any(map(self._is_beyond, ranks)):
+                continue
+            self._ended[node] += 1
+            del self._named[ranks[0]]
+            self._told.difference_update(ranks)
+            for peers in self._spans:
+                peers.ranks.forget(ranks)
+            says = f"its ranks are beyond their peers no more, at step {mark.step}"
+            yield ConditionOver(node, named.cause, says)
+
+    def _is_beyond(self, rank: int) -> bool:
+        shortest, *longer = self._spans
+        return rank in shortest.ranks.suspects or any(each.ranks.is_beyond(rank) for each in longer)
 
     def _is_shared(self, since: Mapping[str, Mark], early: int, a_look: int) -> bool:
         """Whether it is what these nodes share: one rack, or the moment at which they became slow."""

@@ -13,7 +13,7 @@ from holdfast.api.round import Round
 from holdfast.api.selftest import Verdict
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.saves import cadence_of
-from holdfast.watchdog.brain.slowness import slow_now
+from holdfast.watchdog.brain.slowness import slow_now, where
 from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.brain.status import ettr_of, membership_of, shown_phase, step_age_s
 from holdfast.watchdog.metrics.counts import JobCounts
@@ -121,8 +121,7 @@ def slow_shares(state: JobState) -> dict[tuple[str, str, str], float]:
     shares: dict[tuple[str, str, str], float] = {}
     for each in [*slow_now(state)][-INCIDENTS_MAX:]:
         rank = str(each.ranks[0]) if len(each.ranks) == 1 else ""
-        share = each.slow.excess_s / each.slow.step_s if each.slow.step_s > 0.0 else 0.0
-        shares[each.slow.cause.value, each.node or "", rank] = share
+        shares[each.slow.cause.value, where(state, each) or "", rank] = each.slow.share
     return shares
 
 

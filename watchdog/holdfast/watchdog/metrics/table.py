@@ -121,7 +121,7 @@ _ROWS: Final[tuple[tuple[str, ...], ...]] = (
     (
         "holdfast_job_slow_rank_ratio",
         "The share of each step in which all ranks wait for a slow one, or for what all share (no node), by cause:"
-        " Machine, Data, Shape, Software, Everybody. From its finding to the end of the round that trains.",
+        " Machine, Data, Shape, Software, Everybody. From its finding until it is over, or its round ends.",
         JOB,
         "cause",
         "node",
