@@ -119,6 +119,7 @@ def make_application(feed: Feed, http: WatchdogHttp) -> FastAPI:
     app.include_router(_page(app, console))
     app.include_router(_reads(console))
     app.include_router(_columns(console))
+    app.include_router(_checks(console))
     app.include_router(_commands(console))
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
 
@@ -209,12 +210,6 @@ def _columns(console: Console) -> APIRouter:
         """What the numbers in the columns of ranks stand for."""
         return _json(names_of(await console.readable(request)))
 
-    @router.get(f"{JOB}/runbook/{{symptom}}", response_model=shapes.Checks)
-    async def runbook(request: Request, symptom: str) -> Response:
-        """What an expert would check for the symptom, the likeliest suspect first."""
-        job = await console.readable(request)
-        return _json(await console.runbook.of(job.job, symptom, token_of(request)))
-
     @router.get(f"{JOB}/events", responses={200: {"content": {"text/event-stream": {}}}})
     async def events(request: Request) -> Response:
         """`job` (the document; its incidents and nodes are null where they are as they were), `series` (a point),
@@ -227,6 +222,18 @@ def _columns(console: Console) -> APIRouter:
         token, name = token_of(request), job.job
         stream = console.stream(job, lambda: console.authority.reader(token, name))
         return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+    return router
+
+
+def _checks(console: Console) -> APIRouter:
+    router = APIRouter(responses=TROUBLES)
+
+    @router.get(f"{JOB}/runbook/{{symptom}}", response_model=shapes.Checks)
+    async def runbook(request: Request, symptom: str) -> Response:
+        """What an expert would check for the symptom, the likeliest suspect first."""
+        job = await console.readable(request)
+        return _json(await console.runbook.of(job.job, symptom, token_of(request)))
 
     return router
 
