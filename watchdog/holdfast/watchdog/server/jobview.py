@@ -24,6 +24,7 @@ from holdfast.api.feed import (
     Told,
 )
 from holdfast.api.incident import Incident
+from holdfast.api.policy import GpuHour
 from holdfast.api.round import Round
 from holdfast.api.telemetry import RankSample
 from holdfast.watchdog.brain.status import pending_tests, status_of, with_trouble
@@ -108,13 +109,14 @@ class JobView:
         self._status_at = now
         seen = _Seen(job.progress.step(), self._columns) if job.progress is not None else None
         status = with_trouble(status_of(job.shown, seen, now), job.trouble)
-        policy, spent = job.state.policy, job.state.ledger.spent(now)
+        policy, ledger, spent = job.state.policy, job.state.ledger, job.state.ledger.spent(now)
+        price = ledger.price_of_now
         told = JobTold(
             self._name,
             status,
             flops=policy.flops if policy else None,
-            gpu_hour=policy.gpu_hour if policy else None,
-            cost=spent.cost if spent is not None and job.state.ledger.price else None,
+            gpu_hour=GpuHour(price, ledger.currency) if price is not None else None,
+            cost=spent.cost if spent is not None and ledger.currency else None,
             silent_after_s=silent_after_s(policy) if policy else 0.0,
         )
         self._tell("job", told, msgspec.structs.replace(told, status=msgspec.structs.replace(status, now=0.0)))
