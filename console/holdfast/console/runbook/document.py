@@ -48,7 +48,7 @@ _ALERTS: Final[Mapping[Symptom, tuple[str, ...]]] = MappingProxyType(
             "ClockUnsynchronised",
         ),
         Symptom.CHECKPOINT_STALE: ("CheckpointStale", "NodeDiskFull", "DiskReadOnly", "RedundancyLost"),
-        Symptom.COST: ("RestartsTooOften",),
+        Symptom.COST: ("RestartsTooOften", "Budget", "BudgetForecast"),
     }
 )
 SYMPTOM_OF_ALERT: Final[Mapping[str, Symptom]] = MappingProxyType(
