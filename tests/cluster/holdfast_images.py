@@ -25,7 +25,18 @@ KEPT = 2  # archives of each image: this one and the one before
 REGISTRY = "docker.io"  # what a name without a registry means to a node
 REDIS_REPOSITORY, REDIS_TAG = "test.holdfast/redis", "7"
 REDIS_SCRIPTS_USE = ("sh", "cat", "cut", "grep", "sed", "sha1sum", "sleep", "timeout")
-CODE = ("pyproject.toml", "api", "wire", "trainer", "checkpoint", "agent", "watchdog", "operator", "console", "cli")
+CODE = (
+    "pyproject.toml",
+    "api",
+    "wire",
+    "trainer",
+    "checkpoint",
+    "agent",
+    "watchdog",
+    "operator",
+    "console",
+    "cli",
+)
 MADE_FROM: Mapping[str, Sequence[str]] = {
     "operator": CODE,
     "watchdog": CODE,

@@ -26,6 +26,14 @@ FULL_SPEC: dict[str, Any] = {
     },
     "cost": {"gpuHour": 2.50, "currency": "USD"},
     "utilization": {"gigaflopsPerToken": 42, "peakTeraflopsPerGpu": 989.5},
+    "reporting": {
+        "wandb": {"project": "gpt-7b", "entity": "research", "url": "https://wandb.example"},
+        "mlflow": {"uri": "https://mlflow.example", "experiment": "gpt-7b"},
+        "tensorboard": True,
+        "webhook": "https://hooks.example/oncall",
+        "secret": "holdfast-reporting",
+        "ranks": 2,
+    },
     "suspend": False,
     "ttlAfterFinished": "24h",
     "template": {

@@ -14,6 +14,7 @@ from holdfast.api.bounds import Code, Few, Job, Many, Name, Port, Positive, Rank
 from holdfast.api.checkpoint import StoredCheckpoint
 from holdfast.api.round import Follows, Reentry, Shown, Tier
 from holdfast.api.runmanifest import RunManifest
+from holdfast.api.scalars import ScalarsLogged
 from holdfast.api.selftest import Tested, TestWanted
 from holdfast.api.telemetry import RankNonFinite
 from holdfast.api.workeroutput import WorkerOutput
@@ -239,5 +240,6 @@ FromLauncher = (
     | Leave
     | Tested
     | WorkerOutput
+    | ScalarsLogged
 )
 ToLauncher = Shown | RoundWord | TestWanted | Refused

@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 
 from holdfast.api.bounds import WHOLE_MAX, Code, Figure, Job, Many, Name, Nodes, PerNode, Rank, Seconds, Uri, Whole
+from holdfast.api.scalars import RANKS_SHOWN_MAX
 from holdfast.api.selftest import TestLevel
 
 # How long a node that is being drained is kept while nobody can take its ranks.
@@ -154,6 +155,36 @@ class ModelFlops(msgspec.Struct, frozen=True):
     gpu_peak_per_s: Annotated[float, msgspec.Meta(gt=0, le=1e30)]
 
 
+class WandbTarget(msgspec.Struct, frozen=True):
+    """Where a job is shown in Weights & Biases. `entity` and `url` empty: as the credential and the cluster say."""
+
+    project: Name
+    entity: Name = ""
+    url: Uri = ""
+
+
+class MlflowTarget(msgspec.Struct, frozen=True):
+    """Where a job is shown in MLflow. `uri` empty: as the environment says; `experiment` empty: the job's."""
+
+    uri: Uri = ""
+    experiment: Name = ""
+
+
+class ReportingPolicy(msgspec.Struct, frozen=True):
+    """Where a job is published, and whose own series are shown: those of ranks below `ranks`.
+
+    `secret` names the Secret in the job's namespace with what the trackers ask for; on one machine the environment
+    has it. `tensorboard`: event files are written. `webhook` empty: nobody is told of incidents.
+    """
+
+    wandb: WandbTarget | None = None
+    mlflow: MlflowTarget | None = None
+    tensorboard: bool = False
+    webhook: Uri = ""
+    secret: Name = ""
+    ranks: Annotated[int, msgspec.Meta(ge=1, le=RANKS_SHOWN_MAX)] = 1
+
+
 class Policy(msgspec.Struct, frozen=True):
     """One job's resolved policy.
 
@@ -169,7 +200,7 @@ class Policy(msgspec.Struct, frozen=True):
     must share one NVLink domain. `memory` None: no snapshots in memory; `interval` None: the script alone says
     when a checkpoint is due; `keep` None: the script alone says how many stay. `condition_actions` and
     `xid_actions` override the catalogues. `observe`: what would be done about a fault is told, and not done.
-    `loss` None: no loss that is finite is a fault.
+    `loss` None: no loss that is finite is a fault. `reporting` None: the job is published nowhere.
     `cordon_on` and `cluster_xid_actions` are the cluster's words, not the job's; `xid_actions` come before these.
     """
 
@@ -209,6 +240,7 @@ class Policy(msgspec.Struct, frozen=True):
     cluster_xid_actions: Annotated[dict[Code, XidAction], Many] = {}
     loss: LossPolicy | None = None
     straggler: StragglerPolicy = StragglerPolicy()
+    reporting: ReportingPolicy | None = None
 
     def world_sizes_allow(self, members: int) -> bool:
         """Whether `members` nodes make a legal world: within the range, and whole model replicas."""

@@ -46,6 +46,7 @@ from holdfast.api.policy import (
     ThermalPolicy,
 )
 from holdfast.api.quantity import Duration, Interval, Steps
+from holdfast.api.reportingspec import Reporting, reporting_policy
 from holdfast.api.section import Section, contradiction, parse
 from holdfast.api.selftest import TestLevel
 
@@ -181,8 +182,6 @@ class Utilization(Section):
 class JobSpec(Section):
     """What is to run, and how it is kept running."""
 
-    not_built = ("reporting",)
-
     entrypoint: Annotated[tuple[Text, ...], Field(min_length=1, max_length=ENTRIES_MAX)]
     """The training script and its arguments; every rank runs it."""
     nodes: Nodes = Nodes()
@@ -203,6 +202,8 @@ class JobSpec(Section):
     """What a GPU costs; without it the ledger counts GPU hours only."""
     utilization: Utilization | None = None
     """What the model needs and a GPU could do; without it no MFU is told."""
+    reporting: Reporting | None = None
+    """Where the job is published, and who is told of its incidents."""
     suspend: bool = False
     """True: one more checkpoint, then the job gives its nodes back and waits. False: it goes on."""
     ttl_after_finished: Duration = timedelta(hours=24)
@@ -350,6 +351,7 @@ def policy_of(job: TrainingJob) -> Policy:
         notices=_notice_action(faults.preemption),
         gpu_hour=GpuHour(spec.cost.gpu_hour, spec.cost.currency) if spec.cost else None,
         flops=_flops(spec.utilization) if spec.utilization else None,
+        reporting=reporting_policy(spec.reporting),
         evictions=EvictionBudget(
             count=faults.budget.evictions,
             per_s=faults.budget.per.total_seconds(),

@@ -140,7 +140,7 @@ def definitions() -> dict[str, Schema]:
     spec, status = structural(JobSpec, Half.SPEC), structural(TrainingJobStatus, Half.STATUS)
     # On one machine the template may be left out; a pod cannot be made without one.
     spec["required"] = [*spec["required"], "template"]
-    spec[RULES] = [*JOB_RULES, *_refusals(JobSpec)]
+    spec[RULES] = list(JOB_RULES)
     spec["properties"]["nodes"][RULES] = list(NODES_RULES)
     status["properties"]["conditions"] |= {
         "items": CONDITION,
@@ -161,13 +161,6 @@ def definitions() -> dict[str, Schema]:
     about = "What an on-call engineer asks for, of one job. It is done once and stays as a record."
     interventions = _definition(names, about, spec, status, REQUEST_COLUMNS, {"status": {}})
     return {"trainingjobs": jobs, "interventions": interventions}
-
-
-def _refusals(section: type[Section]) -> list[Schema]:
-    return [
-        {"rule": f"!has(self.{name})", "message": f"{name} is not built yet: remove it"}
-        for name in section.not_built
-    ]
 
 
 def _definition(

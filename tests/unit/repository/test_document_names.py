@@ -7,7 +7,19 @@ ROOT = Path(__file__).parents[3]
 # A decision is of its time; what it names may be gone.
 DOCUMENTS = [
     path
-    for folder in ("docs", "api", "wire", "trainer", "checkpoint", "agent", "watchdog", "operator", "console", "cli", "helm")
+    for folder in (
+        "docs",
+        "api",
+        "wire",
+        "trainer",
+        "checkpoint",
+        "agent",
+        "watchdog",
+        "operator",
+        "console",
+        "cli",
+        "helm",
+    )
     for path in sorted((ROOT / folder).rglob("*.md"))
     if "adr" not in path.parts
 ] + [ROOT / "README.md"]

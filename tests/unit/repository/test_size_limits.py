@@ -7,7 +7,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PARTS = ("api", "wire", "trainer", "checkpoint", "agent", "watchdog", "operator", "console", "cli", "bench", "examples")
+PARTS = (
+    "api",
+    "wire",
+    "trainer",
+    "checkpoint",
+    "agent",
+    "watchdog",
+    "operator",
+    "console",
+    "cli",
+    "bench",
+    "examples",
+)
 MODULE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
 PARAMETERS_MAX = 6

@@ -11,6 +11,7 @@ from aiohttp import WSCloseCode
 
 from holdfast.api.errors import Fenced, HoldfastError, Unavailable
 from holdfast.api.event import Event, InterventionRequested, JobSubmitted, NodeChanged, PodChanged
+from holdfast.api.bulletin import GpuFigures
 from holdfast.api.intervention import InterventionOutcome, InterventionRequest, InterventionState
 from holdfast.api.membership import SaveWanted
 from holdfast.api.plan import JobReport, PodObserved, PodState
@@ -29,6 +30,7 @@ from holdfast.watchdog.journal import lastseen
 from holdfast.watchdog.metrics.counts import Tally
 from holdfast.watchdog.server.clock import WatchdogClock
 from holdfast.watchdog.server.connection import AgentConnection, Connection, Farewell, LauncherConnection, Slot
+from holdfast.watchdog.server.scalarshelf import ScalarShelf
 from holdfast.watchdog.server.workeroutput import OutputShelf
 from holdfast.watchdog.settings import ClusterPolicy
 
@@ -47,7 +49,7 @@ REPORT_EVERY_S = 5.0
 class JobHost:
     """One job and everybody connected for it.
 
-    `outputs` is what is kept of the workers of all jobs. `fenced` is called when another watchdog has taken over,
+    `outputs` is what is kept of the workers of all jobs, `scalars` what their scripts logged. `fenced` is called when another watchdog has taken over,
     `decided` with what was decided, once it is carried out.
     """
 
@@ -58,6 +60,7 @@ class JobHost:
         clock: WatchdogClock,
         tally: Tally,
         outputs: OutputShelf,
+        scalars: ScalarShelf,
         fenced: Callable[[str], None],
         decided: Callable[["JobHost", tuple[Effect, ...]], None] = lambda host, effects: None,
     ) -> None:
@@ -65,6 +68,8 @@ class JobHost:
         self.clock = clock
         self.tally = tally
         self.outputs = outputs
+        self.scalars = scalars
+        self.gpu_figures: tuple[float, GpuFigures] | None = None  # as of when
         self.launchers: dict[str, LauncherConnection] = {}
         self.agents: dict[str, AgentConnection] = {}
         self.operators: set[Connection] = set()

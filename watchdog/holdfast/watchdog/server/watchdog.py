@@ -18,6 +18,7 @@ from holdfast.watchdog.server.connection import Farewell
 from holdfast.watchdog.server.fleet import Deletions, FleetMemory
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.identity import check_job
+from holdfast.watchdog.server.scalarshelf import ScalarShelf
 from holdfast.watchdog.server.workeroutput import OutputShelf
 from holdfast.watchdog.settings import NO_CLUSTER_POLICY, ClusterPolicy
 from holdfast.watchdog.store.store import Fence, Store
@@ -49,6 +50,7 @@ class Watchdog:
         self.cluster = cluster
         self.tally = Tally()
         self.outputs = OutputShelf()
+        self.scalars = ScalarShelf()
         self._brain = brain
         self._senses_for = senses_for
         self._fenced = fenced
@@ -168,6 +170,7 @@ class Watchdog:
         self.store.forget(name, fence=self._fence)
         del self._hosts[name]
         self.outputs.forget(name)
+        self.scalars.forget(name)
         host.dismiss(Farewell(WSCloseCode.GOING_AWAY, f"job {name} is gone"))
 
     @property
@@ -210,6 +213,7 @@ class Watchdog:
             clock=self.clock,
             tally=self.tally,
             outputs=self.outputs,
+            scalars=self.scalars,
             fenced=self._fenced,
             decided=self._learn,
         )
