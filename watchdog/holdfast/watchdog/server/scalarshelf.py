@@ -1,8 +1,8 @@
 """What scripts logged by themselves, kept until somebody has published it.
 
 Nothing is decided by it, so it is neither journaled nor part of a job's state, and lies in memory only: for as long
-as who publishes may be away. Memory and time are bounded whatever ranks send. A job may say `VALUES_PER_S` values a
-second and a burst of as many as in `BURST_S`; what is beyond is left out. `JOB_VALUES` are kept of one job, and
+as who publishes may be away. Memory and time are bounded whatever ranks send. A job may say `VALUES_PER_S` values
+a second and a burst of as many as in `BURST_S`; what is beyond is left out. `JOB_VALUES` are kept of one job, and
 `TOTAL_VALUES` of all, taken from the job that has most; the oldest go first.
 """
 
@@ -19,7 +19,7 @@ from holdfast.api.scalars import VALUES_PER_S, ScalarsLogged
 JOB_VALUES: Final = 300_000
 """Of one name at ten steps a second that is eight hours; of all that one rank may log, two and a half minutes."""
 TOTAL_VALUES: Final = 2_000_000
-"""Some 250 MB where every job fills its share; one that logs ten names once a second has 3,000 values in five minutes."""
+"""Some 250 MB where jobs fill it; one that logs ten names once a second has 3,000 values in five minutes."""
 BURST_S: Final = 10.0
 ANSWERED_VALUES: Final = 20_000
 
@@ -84,7 +84,7 @@ class ScalarShelf:
             self._size -= largest.remove_oldest()
 
     def after(self, job: str, number: int, life: str) -> tuple[tuple[KeptScalars, ...], int]:
-        """Messages of the job behind the one of that number in that life, oldest first; how many are lost before."""
+        """Messages behind the one of that number in that life, oldest first; how many are lost before them."""
         of_job = self._jobs.get(job)
         if of_job is None:
             return (), 0
