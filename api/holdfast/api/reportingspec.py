@@ -16,7 +16,6 @@ from holdfast.api.section import Section
 
 SECRET = "holdfast-reporting"
 URL = r"^https?://[^/?#@\s]+(/[^\s]*)?$"
-TRACKING = r"^(https?://[^/?#@\s]+(/[^\s]*)?|file:///[^\s]*|sqlite:///[^\s]+)$"
 _CHARACTERS_MAX = 1024
 _DNS = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"
 
@@ -35,9 +34,6 @@ Name = Annotated[
 Url = Annotated[
     str, AfterValidator(_url), StringConstraints(min_length=1, max_length=_CHARACTERS_MAX), Field(pattern=URL)
 ]
-TrackingUri = Annotated[
-    str, AfterValidator(_url), StringConstraints(min_length=1, max_length=_CHARACTERS_MAX), Field(pattern=TRACKING)
-]
 
 
 class Wandb(Section):
@@ -54,8 +50,8 @@ class Wandb(Section):
 class Mlflow(Section):
     """A run in MLflow. What the server asks for is in the environment or the Secret, never here."""
 
-    uri: TrackingUri | None = None
-    """The tracking server, https://mlflow.example; on one machine also sqlite:///file. By default MLFLOW_TRACKING_URI."""
+    uri: Url | None = None
+    """The tracking server: https://mlflow.example. By default MLFLOW_TRACKING_URI."""
     experiment: Name | None = None
     """The experiment the run is in. By default the job's name."""
 

@@ -1,7 +1,7 @@
 """A watchdog in this process, and the peers that talk to it over real connections."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -18,7 +18,7 @@ from holdfast.api.membership import FromLauncher, Join, RoundEntered, ToLauncher
 from holdfast.api.policy import Policy
 from holdfast.api.round import Round, Seat
 from holdfast.api.status import RankStatus
-from holdfast.api.telemetry import ToAgent
+from holdfast.api.telemetry import RankSample, ToAgent
 from holdfast.watchdog import brain
 from holdfast.watchdog.access.auth import ALL_ROLES, Grant, Role, TokenFile
 from holdfast.watchdog.detectors.detector import Disconnected, Exited, Reported, RoundStarted, Sample
@@ -104,6 +104,9 @@ class ReportGauge:
 
     def newest(self) -> Newest:
         return Newest()
+
+    def heard(self) -> tuple[Round | None, Mapping[int, RankSample]]:
+        return None, {}
 
     def step(self) -> int | None:
         return self._step

@@ -44,6 +44,7 @@ from holdfast.api.disturbance import Ailment, Disturbance
 from holdfast.api.drill import Drill
 from holdfast.api.errors import Damaged, InvalidInput, InvalidSpec, Malformed
 from holdfast.api.event import Event, JobSubmitted, MemberJoined
+from holdfast.api.feed import FeedHello, JobGone, PlacesTold, Pulse, Told, Whoami
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import (
     Forecast,
@@ -192,6 +193,11 @@ TARGETS: Mapping[str, Target] = {
     ),
     "operator": _packed(FromOperator, OperatorHello("ns/j"), NodeObserved("n", NodeState.READY, rack="r")),
     "shown": _packed(Shown, Idle("ns/j", 3, "forming")),
+    "subscriber": _packed(FeedHello, FeedHello("console")),
+    "to subscriber": _packed(
+        Told, Pulse(1.0), JobGone("ns/j"), PlacesTold("ns/j", 1, 1, 1, ("n",), ("",), (), b"")
+    ),
+    "whoami": _written(Whoami, Whoami("me", ("view",), ("ns",))),
     "to agent": _packed(ToAgent),
     "to operator": _packed(ToOperator),
     "worker": _packed(FromWorker, Attached(7), Entered(3)),

@@ -55,27 +55,38 @@ class WatchdogHttp:
 
     async def ask(self, method: str, path: str, body: bytes | None = None) -> bytes | None:
         """The answer's content, None for 404. Raises Unavailable without one, InvalidInput for a refusal."""
+        status, content = await self.answered(method, path, body)
+        if status == 404:
+            return None
+        if status >= 400:
+            raise refusal(status, content, path, str(self._access.credential.file or "this program"))
+        return content
+
+    async def answered(
+        self, method: str, path: str, body: bytes | None = None, token: str | None = None
+    ) -> tuple[int, bytes]:
+        """The leader's answer as it is: its status and content; a standby's where no leader is met. Another
+        `token` may be shown than one's own. Raises Unavailable without an answer.
+        """
         for standbys_met in range(1, TRIES_MAX + 1):
-            answer, content = await self._ask_once(method, path, body)
+            answer, content = await self._ask_once(method, path, body, token)
             if not is_standby(answer.status, answer.headers):
                 break
             await asyncio.sleep(ask_again_after_s(standbys_met, random.random()))
-        if answer.status == 404:
-            return None
-        if answer.status >= 400:
-            raise refusal(answer.status, content, path, str(self._access.credential.file or "this program"))
-        return content
+        return answer.status, content
 
-    async def _ask_once(self, method: str, path: str, body: bytes | None) -> tuple[aiohttp.ClientResponse, bytes]:
+    async def _ask_once(
+        self, method: str, path: str, body: bytes | None, token: str | None
+    ) -> tuple[aiohttp.ClientResponse, bytes]:
         """The answer of whichever watchdog is met."""
-        at, token = self._access.address, self._access.credential.read()
+        at, shown = self._access.address, self._access.credential.read() if token is None else token
         trusted = self._access.trust.context()
         try:
             async with self.session.request(
                 method,
                 self._access.url("http", path),
                 data=body,
-                headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+                headers={"Authorization": f"Bearer {shown}", "Content-Type": "application/json"},
                 ssl=True if trusted is None else trusted,
             ) as answer:
                 return answer, await answer.read()

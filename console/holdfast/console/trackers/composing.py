@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from holdfast.api.bulletin import Bulletin, GpuFigures, Spread
-from holdfast.api.feed import UNKNOWN_STEP, JobTold, PlacesTold, StepsTold
+from holdfast.api.feed import UNKNOWN_STEP, JobTold, PlacesTold, StepColumns, StepsTold
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.policy import ModelFlops
 from holdfast.api.scalars import ScalarsLogged
@@ -79,18 +79,18 @@ class Composer:
             return []
         if bulletin.round != places.round or len(places.order) != places.world:
             return []
-        steps = memoryview(told.step).cast("i")
+        steps = memoryview(told.columns.step).cast("i")
         step = min(steps, default=UNKNOWN_STEP)
         is_known = places.round == memory.round and step <= memory.step
         if step == UNKNOWN_STEP or is_known:
             return []
         memory.round, memory.step = places.round, step
-        values = self._loop(told, [place for place, each in enumerate(steps) if each == step])
+        values = self._loop(told.columns, [place for place, each in enumerate(steps) if each == step])
         values |= _gpu_values(bulletin.gpus)
         self._hear(places.round, step, now)
         return [Row(step, told.at, values, places.round, bulletin.since)]
 
-    def _loop(self, told: StepsTold, there: list[int]) -> dict[str, float]:
+    def _loop(self, told: StepColumns, there: list[int]) -> dict[str, float]:
         """Of the ranks whose columns are `there`: those that have not gone on to the next step yet."""
         columns = {
             name: memoryview(column).cast("f")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import islice
+from typing import Protocol
 
 import msgspec
 
@@ -35,7 +36,17 @@ CANNOT = {
 }
 
 
-def status_of(state: JobState, progress: Progress | None, now: float) -> JobStatus:
+class Seen(Protocol):
+    """How far the ranks are; `detectors.progress.Progress` says it, and whoever made it out of that."""
+
+    def step(self) -> int | None: ...
+
+    def loss(self) -> float | None: ...
+
+    def step_time_s(self) -> float | None: ...
+
+
+def status_of(state: JobState, progress: Seen | None, now: float) -> JobStatus:
     """The status at `now`. `progress` None: nothing watches the ranks yet, so what they do is Unknown."""
     # Both are of the newest round. What is seen is newer as a rule; a commit or the end of the job may be ahead.
     known = [step for step in (progress.step() if progress else None, state.step) if step is not None]

@@ -2,13 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from holdfast.api.event import RoundProgressed
 from holdfast.api.policy import Policy
+from holdfast.api.round import Round
 from holdfast.api.status import RankStatus, reading
 from holdfast.api.telemetry import ProcessState, RankSample
 from holdfast.watchdog.detectors.detector import ROUNDS, Reported, RoundInForce, RoundStarted, Sample
@@ -144,6 +145,11 @@ class Progress:
             return Newest()
         newest = self._newest
         return Newest(tuple(newest.newest.values()), tuple(newest.at.values()), self._round.world_size)
+
+    def heard(self) -> tuple[Round | None, Mapping[int, RankSample]]:
+        """The round that runs, or the newest that was heard of, and the newest sample of its ranks heard of."""
+        heard = self._newest if self._round.number is not None else self._last()
+        return heard.round.round, heard.newest
 
     def step(self) -> int | None:
         """The last step complete on every rank; None while that is Unknown of one."""

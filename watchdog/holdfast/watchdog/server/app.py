@@ -3,12 +3,14 @@
 import hmac
 import logging
 from collections.abc import Awaitable, Callable
+from enum import Enum
 from pathlib import Path
 
 import msgspec
 from aiohttp import WSCloseCode, web
 from aiohttp.typedefs import Middleware
 
+from holdfast.api.feed import FEED_PATH
 from holdfast.api.standing import STANDBY_STATUS, STANDING_HEADER, Standing
 from holdfast.watchdog.access.auth import Authenticator, Caller, Role
 from holdfast.watchdog.access.readership import (
@@ -34,6 +36,7 @@ from holdfast.watchdog.server.answer import (
     token_of,
 )
 from holdfast.watchdog.server.connection import Farewell
+from holdfast.watchdog.server.feed import FEED, Feed, serve_feed
 from holdfast.watchdog.server.identity import check_job
 from holdfast.watchdog.server.peers import serve_agent, serve_launcher, serve_operator
 from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
@@ -109,14 +112,22 @@ def guarded(handler: Handler, check: Check, authenticator: Authenticator) -> Han
     return ask
 
 
-def granted(needs: Role | Right) -> Check:
-    """For whoever has the role, or may read the job that the path names; of a list, the handler leaves out what is
-    not theirs.
+class Needs(Enum):
+    """What is no role and no right."""
+
+    TOKEN = "a token"  # a valid one of anybody: the answer says what it is worth
+
+
+def granted(needs: Role | Right | Needs) -> Check:
+    """For whoever has the role, or holds any token where that is enough, or may read the job that the path names; of
+    a list, the handler leaves out what is not theirs.
 
     The check raises InvalidInput when the path names no job, Unavailable when Kubernetes cannot be asked.
     """
 
     async def check(request: web.Request, caller: Caller) -> str | None:
+        if isinstance(needs, Needs):
+            return None
         if isinstance(needs, Role):
             return None if needs in caller.roles else _lacks(needs, caller)
         decision = decide(caller, needs)
@@ -196,12 +207,12 @@ def leaders_only(watchdog: Watchdog) -> Middleware:
 
 
 class Route(msgspec.Struct, frozen=True):
-    """One path. `needs` is the role, or the right to read a job; None is open to everybody."""
+    """One path. `needs` is the role, the right to read a job, or a token; None is open to everybody."""
 
     method: str
     path: str
     handler: Handler
-    needs: Role | Right | None
+    needs: Role | Right | Needs | None
 
 
 ROUTES = (
@@ -212,6 +223,8 @@ ROUTES = (
     Route("GET", "/v1/member", serve_launcher, Role.INGEST),
     Route("GET", "/v1/agent", serve_agent, Role.INGEST),
     Route("GET", "/v1/operator", serve_operator, Role.OPERATE),
+    Route("GET", FEED_PATH, serve_feed, Role.VIEW),
+    Route("GET", "/v1/whoami", jobs.whoami, Needs.TOKEN),
     Route("GET", "/v1/jobs", jobs.list_jobs, LIST_JOBS),
     Route("POST", "/v1/jobs", jobs.submit, Role.OPERATE),
     Route("DELETE", JOB, jobs.forget, Role.OPERATE),
@@ -247,6 +260,7 @@ def make_app(
     app[WATCHDOG] = watchdog
     app[READERSHIP] = readership
     app[scrape.SCRAPER] = scrape.Scraper()
+    app[FEED] = Feed(watchdog)
     app.cleanup_ctx.append(scrape.watch_loop)
     for route in ROUTES:
         handler = route.handler
@@ -259,6 +273,7 @@ def make_app(
     async def say_goodbye(_: web.Application) -> None:
         for host in watchdog.hosts():
             host.end_connections(GOODBYE)  # so that peers look for the next watchdog at once
+        app[FEED].end_connections(GOODBYE)
 
     app.on_shutdown.append(say_goodbye)
     return app

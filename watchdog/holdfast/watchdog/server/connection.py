@@ -5,7 +5,7 @@ Of each thing that is shown only the newest waits, so that a slow reader delays 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -60,11 +60,11 @@ class Outbox:
 
     def __init__(self, at_once: Callable[[bytes], bool] | None = None) -> None:
         self._at_once = at_once
-        self._frames: dict[Slot, bytes] = {}
+        self._frames: dict[Hashable, bytes] = {}
         self._filled = asyncio.Event()
         self.farewell: Farewell | None = None
 
-    def put(self, slot: Slot, frame: bytes) -> None:
+    def put(self, slot: Hashable, frame: bytes) -> None:
         """Show this instead of whatever was in the slot."""
         if not self._frames and self._at_once is not None and self._at_once(frame):
             return

@@ -77,6 +77,7 @@ class JobHost:
         self.taken: dict[str, NodeReport] = {}  # by node: the newest report
         self.taken_at: dict[str, float] = {}
         self.outcomes: dict[str, InterventionOutcome] = {}
+        self.news = 0  # how often anything was decided or reported
         self.closing = False  # peers that go now are sent away: no fault of theirs
         self._over = False
         self._fenced = fenced
@@ -189,6 +190,7 @@ class JobHost:
     def take_report(self, report: NodeReport) -> None:
         """A node's report that was not seen before."""
         now = self.clock.now()
+        self.news += 1
         self.taken[report.node] = report
         self.taken_at[report.node] = now
         if report.events:
@@ -305,6 +307,7 @@ class JobHost:
                 case _:
                     pass  # incidents are kept below, all at once
         now = self.clock.now()
+        self.news += 1
         self._tell_operators(decided=bool(effects), now=now)
         self._arm(now)
         self._unkept.extend(effects)

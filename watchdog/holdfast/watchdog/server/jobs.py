@@ -10,15 +10,19 @@ from msgspec.structs import replace
 from holdfast.api.decoding import decode_json
 from holdfast.api.errors import InvalidInput, InvalidSpec, Malformed, Problem
 from holdfast.api.event import JobSubmitted, Journaled
+from holdfast.api.feed import Whoami
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionRequest, InterventionState
 from holdfast.api.policy import Policy
 from holdfast.api.status import Hearing, JobStatus, NodeStatus, RankStatus
 from holdfast.api.telemetry import GpuHealth, GpuSample
+from holdfast.watchdog.access.auth import Role
+from holdfast.watchdog.access.readership import GET_JOB, GET_LOG, Read
 from holdfast.watchdog.brain.reputation import namespace_of
 from holdfast.watchdog.brain.status import status_of, with_trouble
 from holdfast.watchdog.server.answer import CALLER, READERSHIP, Handler, NotFound, answer
 from holdfast.watchdog.server.host import JobHost
+from holdfast.watchdog.server.identity import check_job
 from holdfast.watchdog.server.watchdog import WATCHDOG
 from holdfast.watchdog.store.store import START
 
@@ -82,7 +86,7 @@ def ranks(host: JobHost) -> tuple[RankStatus, ...]:
     return progress.ranks(host.clock.now()) if progress is not None else ()
 
 
-def _incidents(host: JobHost) -> dict[str, Incident]:
+def incidents_of(host: JobHost) -> dict[str, Incident]:
     """By id, oldest first. The state's are the newest versions; older ones are only in the archive."""
     state = host.job.state
     known = {each.id: each for each in state.incidents}
@@ -96,12 +100,12 @@ async def incidents(request: web.Request) -> web.Response:
     """Newest first; `limit` bounds how many."""
     host = hosted(request)
     limit = min(whole(request, "limit", 100), INCIDENTS_MAX)
-    return answer(list(_incidents(host).values())[::-1][:limit])
+    return answer(list(incidents_of(host).values())[::-1][:limit])
 
 
 async def incident(request: web.Request) -> web.Response:
     host = hosted(request)
-    found = _incidents(host).get(request.match_info["id"])
+    found = incidents_of(host).get(request.match_info["id"])
     if found is None:
         raise NotFound(f"{host.job.name} has no incident {request.match_info['id']}")
     return answer(found)
@@ -149,11 +153,15 @@ def as_of_now(node: NodeStatus, policy: Policy | None) -> NodeStatus:
     """
     if policy is None or node.hearing is Hearing.ENDED:
         return node
-    silent_after_s = max(policy.lost_after_s, REPORTS_MISSED * policy.heartbeat_interval_s)
-    if node.heard_age_s <= silent_after_s:
+    if node.heard_age_s <= silent_after_s(policy):
         return node
     gpus = tuple(GpuSample(gpu.uuid, gpu.index, GpuHealth.UNKNOWN) for gpu in node.gpus)
     return replace(node, gpus=gpus, hearing=Hearing.SILENT)
+
+
+def silent_after_s(policy: Policy) -> float:
+    """After how many seconds without a report nothing is known of a node's GPUs."""
+    return max(policy.lost_after_s, REPORTS_MISSED * policy.heartbeat_interval_s)
 
 
 def whole(request: web.Request, name: str, default: int) -> int:
@@ -166,6 +174,25 @@ def whole(request: web.Request, name: str, default: int) -> int:
     if not 0 <= number < 2**63:
         raise InvalidInput(Problem(name, str(given)[:32], "give a whole number, zero or greater"))
     return number
+
+
+async def whoami(request: web.Request) -> web.Response:
+    """Who the caller is, and what that allows: of the job in the query's `job`, or of all."""
+    caller, readership = request[CALLER], request.app[READERSHIP]
+    job = request.query.get("job", "")
+    may = []
+    if job:
+        check_job(job)
+        namespace, _, name = job.partition("/")
+        reads = ((GET_JOB, "view"), (GET_LOG, "logs"))
+        may = [what for right, what in reads if await readership.may(caller, Read(right, namespace, name))]
+    elif Role.VIEW in caller.roles:
+        may = ["view", "logs"]
+    if Role.OPERATE in caller.roles:
+        may.append("operate")
+    there = [namespace_of(host.job.name) for host in request.app[WATCHDOG].hosts()]
+    listed = await readership.listed(caller, there)
+    return answer(Whoami(caller.name, tuple(may), tuple(sorted(listed))))
 
 
 async def submit(request: web.Request) -> web.Response:

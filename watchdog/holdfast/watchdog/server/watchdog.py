@@ -51,6 +51,7 @@ class Watchdog:
         self.tally = Tally()
         self.outputs = OutputShelf()
         self.scalars = ScalarShelf()
+        self.watchers: list[Callable[[JobHost], None]] = []  # told of each job in which something was decided
         self._brain = brain
         self._senses_for = senses_for
         self._fenced = fenced
@@ -231,6 +232,8 @@ class Watchdog:
         concerned = list(self._hosts.values()) if self.fleet.learn(host, effects, now, nodes=nodes) else [host]
         for each in concerned:
             self.fleet.tell(each, now)
+        for watcher in self.watchers:
+            watcher(host)
 
 
 WATCHDOG = web.AppKey("watchdog", Watchdog)
