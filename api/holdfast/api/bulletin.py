@@ -1,4 +1,4 @@
-"""What the watchdog tells of one job to who publishes it: what the feed does not carry. Asked for once a second."""
+"""What the watchdog tells of one job to who publishes it, beside the feed. It is asked for once a second."""
 
 import msgspec
 
@@ -35,8 +35,8 @@ class Bulletin(msgspec.Struct, frozen=True):
     `round` is the newest round, and `since` the step that it went on from (None: it began afresh, or nobody said).
     No remedy goes back behind step `final` by itself (None: of no step is that known).
 
-    `scalars` are the messages after the one that was asked for, oldest first. Their numbers are those of `life`: with
-    another one they begin anew. `lost` messages before them are not kept any more.
+    `scalars` are the messages after the one that was asked for, oldest first. Their numbers are those of `life`:
+    with another one they begin anew. `lost` messages before them are not kept any more.
     """
 
     job: str

@@ -156,7 +156,7 @@ class ModelFlops(msgspec.Struct, frozen=True):
 
 
 class WandbTarget(msgspec.Struct, frozen=True):
-    """Where a job is shown in Weights & Biases. `entity` and `url` empty: as the credential and the cluster say."""
+    """Where a job is shown in Weights & Biases. `entity` and `url` empty: as the environment says."""
 
     project: Name
     entity: Name = ""

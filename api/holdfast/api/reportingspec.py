@@ -1,7 +1,7 @@
 """`spec.reporting` of a TrainingJob: where it is published, and who is told of its incidents.
 
-There are no credentials in it. They are in the environment of who publishes: on one machine that of `holdfast run`,
-in a cluster a Secret beside the job, by the names that the trackers' own clients read (docs/reporting.md).
+There are no credentials in it. They are in the environment of who publishes: on one machine that of `holdfast
+run`, in a cluster a Secret beside the job, by the names that the trackers' own clients read (docs/reporting.md).
 """
 
 from typing import Annotated
@@ -72,7 +72,7 @@ class Reporting(Section):
     )
     """The Secret in the job's namespace that has the credentials. On one machine the environment has them."""
     ranks: Annotated[int, Field(ge=1, le=RANKS_SHOWN_MAX)] = 1
-    """What the script logs is shown of the ranks below this one; from 2 on also each one's own loss and step time."""
+    """What the script logs is shown of the ranks below it; from 2 on also each one's own loss and step time."""
 
 
 def reporting_policy(told: Reporting | None) -> ReportingPolicy | None:

@@ -16,7 +16,6 @@ import yaml
 from holdfast.api.interventionspec import InterventionSpec, InterventionStatus
 from holdfast.api.jobstatus import TrainingJobStatus
 from holdfast.api.metadata import API_VERSION
-from holdfast.api.section import Section
 from holdfast.api.trainingjob import JobSpec
 from holdfast.operator.crdschema import Half, Schema, structural
 

@@ -346,7 +346,8 @@ BAD_SPECS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"reporting": {"wandb": {"project": "x", "apiKey": "0123"}}},
-        "spec.reporting.wandb.apiKey: '0123' is not accepted; there is no such field; known here: entity, project, url",
+        "spec.reporting.wandb.apiKey: '0123' is not accepted; "
+        "there is no such field; known here: entity, project, url",
     ),
     (
         {"reporting": {"webhook": "file:///etc/passwd"}},
@@ -355,8 +356,8 @@ BAD_SPECS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"reporting": {"mlflow": {"uri": "https://me:secret@mlflow.example"}}},
-        "spec.reporting.mlflow.uri: 'https://me:secret@mlflow.example' is not accepted; leave the name and password "
-        "out; put them into the Secret that spec.reporting.secret names",
+        "spec.reporting.mlflow.uri: 'https://me:secret@mlflow.example' is not accepted; "
+        "leave the name and password out; put them into the Secret that spec.reporting.secret names",
     ),
     (
         {"reporting": {"ranks": 65}},

@@ -1,4 +1,4 @@
-"""`run.log`: numbers of the script's own, sent in batches by the side thread; the training loop waits for nobody."""
+"""`run.log`: numbers of the script's own, sent in batches by the side thread. Training waits for nobody."""
 
 import logging
 import threading
@@ -74,7 +74,7 @@ class ScalarLog:
             scalar.finish(step or 0)
 
     def send(self, stay: Stay | None, say: Callable[[ScalarsLogged], None], *, rest: bool = False) -> None:
-        """Say what was logged in `stay`, once in `SENT_EVERY_S`; or the `rest` of it, before the next one begins."""
+        """Say what was logged in `stay`, once in `SENT_EVERY_S`; or the `rest`, before the next one begins."""
         with self._sending:
             now = time.monotonic()
             if stay is not None and self._logged and (rest or now >= self._sent_at + SENT_EVERY_S):

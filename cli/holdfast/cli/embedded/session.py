@@ -18,6 +18,7 @@ from holdfast.cli.embedded.injector import Injector
 from holdfast.cli.embedded.jobfile import Prepared
 from holdfast.cli.embedded.localcluster import LocalCluster, PlacementOptions
 from holdfast.cli.embedded.localnode import NodeOptions
+from holdfast.cli.embedded.publishing import Publishing
 from holdfast.cli.embedded.watchdog import WatchdogLink, WatchdogProcess
 from holdfast.cli.statedirectory import RunningJob, StateDirectory, run_lock
 
@@ -83,7 +84,8 @@ async def _run(
     elif before is not None and options.observes:
         # That none of its workers is left is no fault.
         await link.restart("the job was run again after it had been stopped")
-    await link.submit(msgspec.structs.replace(policy_of(options.prepared.job), observe=options.observes))
+    policy = msgspec.structs.replace(policy_of(options.prepared.job), observe=options.observes)
+    await link.submit(policy)
     if options.starts_over:
         # The job may have named a place of its own, where what was saved before stays.
         await link.restart("the run was told to start over (--fresh)", fresh=True)
@@ -103,16 +105,21 @@ async def _run(
         asyncio.create_task(cluster.run()),
     ]
     injector = Injector(link, cluster, watchdog, audience.say)
+    publishing = Publishing(options.directory, address, options.prepared.job.id, audience.say)
+    if policy.reporting is not None:
+        others.append(asyncio.create_task(publishing.run()))
     if options.faults:
         others.append(asyncio.create_task(_inject(options, injector)))
     try:
         picture = await _first_to_end(following, others)
         await cluster.drain(DRAIN_S)
+        await publishing.finish()
         return dataclasses.replace(picture, missed=injector.missed)
     finally:
         for task in (following, *others):
             task.cancel()
         await asyncio.gather(following, *others, return_exceptions=True)
+        await publishing.stop()
         await cluster.stop()
 
 
@@ -154,7 +161,8 @@ def _lay_out(options: RunOptions) -> None:
         raise Unavailable(f"{directory.root} belongs to the job {held.job}; give {job} another --state-dir")
     if options.starts_over:
         # What a run made goes, by name: a folder the user named may hold other things as well.
-        for folder in (directory.logs, directory.checkpoints, directory.root / "nodes"):
+        published = (directory.trackers, directory.event_files)
+        for folder in (directory.logs, directory.checkpoints, directory.root / "nodes", *published):
             shutil.rmtree(folder, ignore_errors=True)
         for file in directory.root.glob("watchdog.*"):
             file.unlink()

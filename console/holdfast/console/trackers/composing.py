@@ -1,8 +1,8 @@
 """Makes records of what the watchdog tells of one job: rows for steps, notes for incidents, and its end. Pure.
 
 Of the ranks' own figures the least, the median and the greatest are told, at the newest step that all of them have
-completed. What a script logs is told as it was logged. What is said of the newest moment waits for `GRACE_S`, until
-ranks that report later were heard as well; then a `Mark` says so.
+completed. What a script logs is told as it was logged. What is said of the newest moment waits for `GRACE_S`,
+until ranks that report later were heard as well; then a `Mark` says so.
 """
 
 import math

@@ -1,13 +1,13 @@
-"""Which values of which steps are published, so that no step is there twice and those there are of the history that
-counts. Pure.
+"""Which values of which steps are published: no step twice, and those of the history that counts. Pure.
 
-A job goes back: after a fault some steps are trained again, after a rewind many. A tracker whose history only grows
-cannot take a step back, so its rows wait until they are final. One that can be told to forget takes each step as
-soon as all of it is known, and is told to forget what was given up (`Back`).
+A job goes back: after a fault some steps are trained again, after a rewind many. A tracker whose history only
+grows cannot take a step back, so its rows wait until they are final. One that can be told to forget takes each
+step as soon as all of it is known, and is told to forget what was given up (`Back`).
 
 Behind what was final a job goes back where a human asks for it, or the newest checkpoint is damaged. What is
-published then stays, and so that nobody takes it for what counts, a `Retold` says up to which step it was given up;
-those steps' new values are published as `again-1/NAME` (at the next such time again-2), and later ones as before.
+published then stays, and so that nobody takes it for what counts, a `Retold` says up to which step it was given
+up; those steps' new values are published as `again-1/NAME` (at the next such time again-2), and later ones as
+before.
 """
 
 from dataclasses import dataclass, field

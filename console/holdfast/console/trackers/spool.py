@@ -5,6 +5,7 @@ record. Beyond `bytes_max` the oldest segment goes, whether or not it was taken:
 records are lost. A record is a frame with a checksum; a torn one at the end, of a machine that died, is cut off.
 """
 
+import itertools
 import os
 import zlib
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ _BODY_BYTES_MAX: Final = 16 << 20
 
 
 class Row(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Values of `step`, seen `at` (seconds since 1970) in `round`, which went on from `since` (None: not known)."""
+    """Values of `step`, seen `at` (seconds since 1970) in `round`, which went on from `since` (None: unknown)."""
 
     step: int
     at: float
@@ -33,8 +34,8 @@ class Row(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 class Note(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Something to be noted beside the curves. `id` is an incident's; `event` is opened, closed or lost.
 
-    `step` is where the job was, None: not known. `body` is the incident as JSON. `is_old`: it was over before anybody
-    published this job.
+    `step` is where the job was, None: not known. `body` is the incident as JSON. `is_old`: it was over before
+    anybody published this job.
     """
 
     id: str
@@ -77,7 +78,7 @@ def _segments(folder: Path) -> list[tuple[int, Path]]:
 
 
 def _frames(data: bytes, offset: int = 0) -> Iterator[tuple[Record, int]]:
-    """Whole records from `offset` on, each with where it ends; stops at the first that is torn or not there yet."""
+    """Whole records from `offset` on, each with where it ends; stops at the first that is torn, or not there."""
     while offset + _HEAD.size <= len(data):
         length, checksum = _HEAD.unpack_from(data, offset)
         end = offset + _HEAD.size + length
@@ -121,7 +122,7 @@ class SpoolWriter:
         return self._folder / f"{number:016d}{_SUFFIX}"
 
     def append(self, records: tuple[Row | Note | Ended, ...], mark: Mark) -> None:
-        """Add them at once, `mark` last. Raises OSError when the disk takes nothing more; nothing is added then."""
+        """Add them at once, `mark` last. Raises OSError when the disk takes nothing; nothing is added then."""
         written = bytearray()
         for record in (*records, mark):
             body = _ENCODE(record)
@@ -146,7 +147,7 @@ class SpoolWriter:
     def trim(self, taken: int) -> None:
         """Records before `taken` were taken by everybody: whole segments of them go, never the newest."""
         segments = _segments(self._folder)
-        for (_, path), (following, _) in zip(segments, segments[1:], strict=False):
+        for (_, path), (following, _) in itertools.pairwise(segments):
             if following > taken:
                 return
             self._remove(path)

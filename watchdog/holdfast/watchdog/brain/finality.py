@@ -9,8 +9,8 @@ def final_step(state: JobState) -> int | None:
 
     It is that of the newest checkpoint that any remedy would still restore: committed, finite on all ranks, not
     after what was verified where anything was, and old enough for a loss that stays high to have shown. While the
-    job is sent back it is what the next round restores, if that is older. A human may ask for an older one, and the
-    newest may turn out to be damaged: who publishes steps is then told by the round that goes back.
+    job is sent back it is what the next round restores, if that is older. A human may ask for an older one, and
+    the newest may turn out to be damaged: who publishes steps is then told by the round that goes back.
     """
     limits = [state.high_step]
     if state.verified_step is not None:

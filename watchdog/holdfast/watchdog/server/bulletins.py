@@ -18,7 +18,7 @@ GPUS_EVERY_S: Final = 10.0
 
 
 async def bulletin(request: web.Request) -> web.Response:
-    """As msgpack, because what a script logs may be no JSON number. `after` and `life` name what is known already."""
+    """As msgpack: what a script logs may be no JSON number. `after` and `life` name what is known already."""
     host = hosted(request)
     after, life = whole(request, "after", 0), request.query.get("life", "")
     content = msgspec.msgpack.encode(bulletin_of(host, after=after, life=life))

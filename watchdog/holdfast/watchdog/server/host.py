@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import msgspec
 from aiohttp import WSCloseCode
 
+from holdfast.api.bulletin import GpuFigures
 from holdfast.api.errors import Fenced, HoldfastError, Unavailable
 from holdfast.api.event import Event, InterventionRequested, JobSubmitted, NodeChanged, PodChanged
-from holdfast.api.bulletin import GpuFigures
 from holdfast.api.intervention import InterventionOutcome, InterventionRequest, InterventionState
 from holdfast.api.membership import SaveWanted
 from holdfast.api.plan import JobReport, PodObserved, PodState
@@ -49,8 +49,8 @@ REPORT_EVERY_S = 5.0
 class JobHost:
     """One job and everybody connected for it.
 
-    `outputs` is what is kept of the workers of all jobs, `scalars` what their scripts logged. `fenced` is called when another watchdog has taken over,
-    `decided` with what was decided, once it is carried out.
+    `outputs` is what is kept of the workers of all jobs, `scalars` what their scripts logged. `fenced` is called
+    when another watchdog has taken over, `decided` with what was decided, once it is carried out.
     """
 
     def __init__(

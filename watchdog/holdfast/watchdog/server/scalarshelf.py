@@ -1,9 +1,9 @@
 """What scripts logged by themselves, kept until somebody has published it.
 
-Nothing is decided by it, so it is neither journaled nor part of a job's state, and lies in memory only: for as long
-as who publishes may be away. Memory and time are bounded whatever ranks send. A job may say `VALUES_PER_S` values
-a second and a burst of as many as in `BURST_S`; what is beyond is left out. `JOB_VALUES` are kept of one job, and
-`TOTAL_VALUES` of all, taken from the job that has most; the oldest go first.
+Nothing is decided by it, so it is neither journaled nor part of a job's state, and lies in memory only: for as
+long as who publishes may be away. Memory and time are bounded whatever ranks send. A job may say `VALUES_PER_S`
+values a second and a burst of as many as in `BURST_S`; what is beyond is left out. `JOB_VALUES` are kept of one
+job, and `TOTAL_VALUES` of all, taken from the job that has most; the oldest go first.
 """
 
 import uuid
