@@ -55,6 +55,8 @@ class ScalarLog:
         for name, value in values.items():
             scalar = self._known.get(name) or self._new(name)
             try:
+                if value is None:
+                    raise TypeError("nothing was given")
                 scalar.take(step, value)
             except (TypeError, ValueError, RuntimeError) as error:
                 raise InvalidInput(Problem(name, value, "log a float, or a tensor of one element")) from error

@@ -20,7 +20,7 @@ from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.policy import ModelFlops
 from holdfast.api.scalars import ScalarsLogged
 from holdfast.api.status import JobPhase
-from holdfast.console.trackers.spool import Ended, Mark, Note, Row
+from holdfast.console.trackers.records import Ended, Mark, Note, Row
 
 GRACE_S: Final = 3.0
 """Ranks report once a second, and scripts' values are sent once a second; this leaves both a second to arrive."""

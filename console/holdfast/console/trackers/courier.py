@@ -16,8 +16,9 @@ from typing import Final
 import msgspec
 
 from holdfast.api.errors import HoldfastError, InvalidInput, Unavailable
+from holdfast.console.trackers.records import Ended, Note
 from holdfast.console.trackers.settling import Back, Retold, Settling, Shown, Standing, Word
-from holdfast.console.trackers.spool import Ended, Note, SpoolReader
+from holdfast.console.trackers.spool import SpoolReader
 from holdfast.console.trackers.tracker import Tracker
 from holdfast.wire.backoff import Backoff
 

@@ -23,8 +23,9 @@ from holdfast.console.trackers.composing import Composer, Memory
 from holdfast.console.trackers.courier import CursorFile
 from holdfast.console.trackers.credentials import Credentials
 from holdfast.console.trackers.publisher import REST_S, Task
+from holdfast.console.trackers.records import Ended, Note, Row
 from holdfast.console.trackers.settings import TrackerSettings
-from holdfast.console.trackers.spool import Ended, Note, Row, SpoolWriter
+from holdfast.console.trackers.spool import SpoolWriter
 from holdfast.wire.backoff import Backoff
 
 logger = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ from tensorboard.plugins.text.plugin_data_pb2 import TextPluginData
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from holdfast.api.errors import Unavailable
+from holdfast.console.trackers.records import Ended, Note
 from holdfast.console.trackers.settling import Retold, Shown
-from holdfast.console.trackers.spool import Ended, Note
 
 
 class EventFiles:

@@ -13,8 +13,8 @@ from typing import Any, Final
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.policy import MlflowTarget
 from holdfast.console.trackers.reach import AllowedHosts, Reply, call
+from holdfast.console.trackers.records import Ended, Note
 from holdfast.console.trackers.settling import Retold, Shown
-from holdfast.console.trackers.spool import Ended, Note
 from holdfast.console.trackers.tracker import RunIdentity
 
 FIELD: Final = "spec.reporting.mlflow.uri"

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.console.trackers.spool import Ended, Mark, Note, Record, Row
+from holdfast.console.trackers.records import Ended, Mark, Note, Record, Row
 
 PENDING_MAX: Final = 100_000
 """Steps that wait at most, a day and more of one a second. What is beyond is published as if it were final."""

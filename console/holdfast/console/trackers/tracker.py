@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from holdfast.console.trackers.records import Ended, Note
 from holdfast.console.trackers.settling import Retold, Shown
-from holdfast.console.trackers.spool import Ended, Note
 
 
 @dataclass(frozen=True, slots=True)

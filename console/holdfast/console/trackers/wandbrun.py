@@ -15,8 +15,8 @@ from wandb.proto import wandb_internal_pb2
 
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.policy import WandbTarget
+from holdfast.console.trackers.records import Ended, Note
 from holdfast.console.trackers.settling import Retold, Shown
-from holdfast.console.trackers.spool import Ended, Note
 from holdfast.console.trackers.tracker import RunIdentity
 
 STEP: Final = "step"

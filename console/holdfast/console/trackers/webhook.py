@@ -14,8 +14,8 @@ from typing import Final
 
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.console.trackers.reach import AllowedHosts, call
+from holdfast.console.trackers.records import Ended, Note
 from holdfast.console.trackers.settling import Retold, Shown
-from holdfast.console.trackers.spool import Ended, Note
 
 FIELD: Final = "spec.reporting.webhook"
 SECRET: Final = "WEBHOOK_SECRET"
