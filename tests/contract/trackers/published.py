@@ -36,7 +36,7 @@ class Place(Protocol):
 
 
 class FakeTracker:
-    """Fills the port in memory; `away` many calls fail before one succeeds, and do half of what they should."""
+    """Fills the port in memory. A call that fails has done half of what it should."""
 
     shows = True
 
@@ -70,20 +70,20 @@ class FakeTracker:
 
 
 class FakePlace:
-    """What the fake holds. With `fails_every` each such call is refused."""
+    """What the fake holds. The calls in `fails`, counted from 1 on, are refused."""
 
-    def __init__(self, *, forgets: bool = False, fails_every: int = 0) -> None:
+    def __init__(self, *, forgets: bool = False, fails: frozenset[int] = frozenset()) -> None:
         self.forgets = forgets
         self.rows: list[Shown] = []
         self.said: list[Note | Retold] = []
         self.ended: list[Ended | None] = []
         self.opened = 0
-        self._fails_every = fails_every
+        self._fails = fails
         self._calls = 0
 
     def call(self) -> None:
         self._calls += 1
-        if self._fails_every and self._calls % self._fails_every == 0:
+        if self._calls in self._fails:
             raise Unavailable("the fake is away")
 
     def tracker(self) -> Tracker:
@@ -104,7 +104,7 @@ class WandbPlace:
         self._folder = folder
 
     def tracker(self) -> Tracker:
-        return WandbRun(IDENTITY, WandbTarget("gpt"), self._folder, offline=True)
+        return WandbRun(IDENTITY, WandbTarget("gpt", url="https://api.wandb.ai"), self._folder, offline=True)
 
     def _files(self) -> list[Path]:
         return sorted(self._folder.glob(f"wandb/offline-run-*/run-{IDENTITY.key}.wandb"))

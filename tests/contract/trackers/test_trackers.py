@@ -39,7 +39,7 @@ def place(request: pytest.FixtureRequest, mlflow: StartingServer, tmp_path: Path
         case "fake that forgets":
             return FakePlace(forgets=True)
         case "fake that fails":
-            return FakePlace(fails_every=3)
+            return FakePlace(fails=frozenset((2, 3, 5, 8, 9, 14, 17)))
         case _:
             return FakePlace()
 
