@@ -1,5 +1,7 @@
 """What every layer has: it says where its time goes, and its limits hold on a slow machine."""
 
+import os
+
 import pytest
 from hypothesis import HealthCheck, settings
 from layer_times import pytest_addoption
@@ -17,6 +19,7 @@ __all__ = ["pytest_addoption"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ.setdefault("HOLDFAST_CONSOLE", "0")  # of runs on this machine: those that test it ask for it
     watch_times(config)
     watch_proofs(config)
 

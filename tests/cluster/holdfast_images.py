@@ -41,7 +41,6 @@ MADE_FROM: Mapping[str, Sequence[str]] = {
     "operator": CODE,
     "watchdog": CODE,
     "agent": CODE,
-    "console": CODE,
     "launcher": (*CODE, "images/launch", "images/install"),
     "example-trainer": ("examples/bytes/train.py",),
 }

@@ -73,6 +73,8 @@ IMAGES = Layer(
 )
 # A judge of manifests, in an environment of its own: half a minute where it is not there yet.
 JUDGE = Layer("judge-install", (sys.executable, "tests/judge/judge.py"), is_background=True)
+# The browser that the page is tested in, where it is missing.
+CHROMIUM = Layer("chromium", (sys.executable, "tests/browser/chromium.py"), is_background=True)
 # Every decoder, for a minute, from one seed; `make fuzz` goes on for an hour from any.
 FUZZ = Layer(
     "fuzz",
@@ -93,10 +95,11 @@ WHOLE = (
     pytest_layer("sim"),
     pytest_layer("contract"),
     pytest_layer("judge", needs=(JUDGE.name,)),
+    pytest_layer("browser", needs=(CHROMIUM.name,)),
     FUZZ,
 )
-LAYERS = {layer.name: layer for layer in (*CHECK, BUILD, IMAGES, JUDGE, *WHOLE)}
-GROUPS = {"check": CHECK, "all": (BUILD, *CHECK, IMAGES, JUDGE, *WHOLE)}
+LAYERS = {layer.name: layer for layer in (*CHECK, BUILD, IMAGES, JUDGE, CHROMIUM, *WHOLE)}
+GROUPS = {"check": CHECK, "all": (BUILD, *CHECK, IMAGES, JUDGE, CHROMIUM, *WHOLE)}
 
 
 def environment() -> dict[str, str]:

@@ -41,6 +41,7 @@ COMMANDS: Mapping[str, Command] = {
     "why": Command("holdfast.cli.commands.history:why", "The whole story of one incident."),
     "journal": Command("holdfast.cli.commands.history:journal", "Every event that was recorded."),
     "replay": Command("holdfast.cli.commands.history:replay", "Feed the journal to the brain again and compare."),
+    "console": Command("holdfast.cli.commands.console:console", "Where the console is, for a browser."),
     "evict": Command("holdfast.cli.commands.intervene:evict", "Take a node out of the job."),
     "return": Command("holdfast.cli.commands.intervene:return_", "Put a node back into service."),
     "self-test": Command("holdfast.cli.commands.intervene:self_test", "Test the devices of a node of the job."),

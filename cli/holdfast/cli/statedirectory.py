@@ -1,6 +1,7 @@
 """The state directory: where one embedded run keeps everything, and how other commands find it.
 
 watchdog.json   host, port and pid of the watchdog; written by the watchdog when it listens
+console.json    the same of the console, while one runs
 watchdog.db     its store: journal, state, incidents; beside it watchdog.db.life, what the store has seen
 token           what every local connection authenticates with, mode 0600
 run.json        which job runs here
@@ -49,6 +50,7 @@ class StateDirectory:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.watchdog_file = root / "watchdog.json"
+        self.console_file = root / "console.json"
         self.store_file = root / "watchdog.db"
         self.token_file = root / "token"
         self.run_file = root / "run.json"
@@ -66,6 +68,10 @@ class StateDirectory:
         """Where the watchdog last listened, None when it never did."""
         return _read(self.watchdog_file, ListeningAt)
 
+    def console_at(self) -> ListeningAt | None:
+        """Where its console listens, None while none does."""
+        return _read(self.console_file, ListeningAt)
+
     def running_job(self) -> RunningJob | None:
         """The job of this directory, None when no run ever began here."""
         return _read(self.run_file, RunningJob)
@@ -80,6 +86,11 @@ class StateDirectory:
             return self.token_file.read_text().strip()
         except FileNotFoundError:
             raise Unavailable(f"there is no token in {self.root}; is it the state directory of a run?") from None
+
+
+def address_with_token(directory: StateDirectory, at: ListeningAt) -> str:
+    """Of the run's console, for a browser: what is behind the # is sent to nobody. Raises Unavailable."""
+    return f"http://{at.host}:{at.port}/#token={directory.token()}"
 
 
 def state_directory_of(namespace: str, name: str) -> StateDirectory:

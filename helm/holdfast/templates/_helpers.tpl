@@ -84,6 +84,12 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{ include "holdfast.partName" (list . "watchdog") }}.{{ .Release.Namespace }}.svc:{{ .Values.watchdog.service.port }}
 {{- end -}}
 
+{{- /* The console's service as the API server's proxy takes it. */ -}}
+{{- define "holdfast.consoleService" -}}
+{{- $scheme := ternary "https:" "" (ne .Values.console.tls.existingSecret "") -}}
+{{ $scheme }}{{ include "holdfast.partName" (list . "console") }}:http
+{{- end -}}
+
 {{- /* What whoever speaks to an encrypted watchdog needs: the authority alone, never the key. */ -}}
 {{- define "holdfast.caMount" -}}
 {{- if .Values.watchdog.tls.existingSecret -}}

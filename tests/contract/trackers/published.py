@@ -107,7 +107,7 @@ class WandbPlace:
         return WandbRun(IDENTITY, WandbTarget("gpt", url="https://api.wandb.ai"), self._folder, offline=True)
 
     def _files(self) -> list[Path]:
-        return sorted(self._folder.glob(f"wandb/offline-run-*/run-{IDENTITY.key}.wandb"))
+        return sorted(self._folder.glob(f"wandb-*/wandb/offline-run-*/run-{IDENTITY.key}.wandb"))
 
     def read(self, name: str) -> list[tuple[int, float]]:
         series = name[: name.rindex("/") + 1] if name.startswith("again-") else ""

@@ -83,6 +83,7 @@ def test_steps_trained_again_stand_there_once_over_restarts_of_everything(place:
     bring(place, spool)
     assert place.read("loss") == of_round((1, range(1, 5)), (2, range(5, 13)))
     assert [step for step, _ in place.read("eval/acc")] == list(range(1, 13))
+    assert place.read("again-1/loss") == []
     assert "ProcessExit of rank 1" in place.notes()
 
 

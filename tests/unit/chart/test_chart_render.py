@@ -16,6 +16,8 @@ from helmchart import CHART, Manifest, Values, named, notes, one, rendered
 from holdfast.agent.readiness import ASK_S
 from holdfast.agent.settings import parse_settings
 from holdfast.cli.cluster.proxiedline import AUDIENCE, Installation
+from holdfast.console import program as console_program
+from holdfast.console.trackers import settings as trackers_settings
 from holdfast.operator import program as operator_program
 from holdfast.watchdog import program as watchdog_program
 from holdfast.watchdog.access.auth import Grants
@@ -40,6 +42,8 @@ FULL: Values = {
     "agent": {"runtimeClassName": "nvidia", "extraArgs": ["--interval=2s"]},
     "redis": {"replicas": 5, "persistence": {"enabled": False}, "podAnnotations": {"a": "b"}},
     "viewer": {"namespaces": ["a", "b"]},
+    "console": {"enabled": True, "ingress": {"enabled": True, "host": "console.example"}, "podLabels": {"a": "b"}},
+    "trackers": {"enabled": True, "allowedHosts": ["api.wandb.ai"], "podLabels": {"a": "b"}},
 }
 ENCRYPTED: Values = {"watchdog": {"tls": {"existingSecret": "cert"}}}
 
@@ -302,6 +306,28 @@ def test_every_account_that_asks_the_watchdog_is_granted_its_roles() -> None:
     }
 
 
+def test_a_console_may_view_and_is_asked_for_by_whoever_may_read() -> None:
+    values: Values = {"console": {"enabled": True, "ingress": {"enabled": True, "host": "c.example"}}}
+    made = rendered(values)
+    text = one(made, "ConfigMap", "holdfast-watchdog-grants")["data"]["grants.yaml"]
+    grants = msgspec.yaml.decode(text, type=Grants)
+    assert {str(role) for role in grants.users["system:serviceaccount:hf:holdfast-console"]} == {"view"}
+    (container,) = one(made, "Deployment", "holdfast-console")["spec"]["template"]["spec"]["containers"]
+    words = console_program.command.make_context("console", [*container["args"]], resilient_parsing=False).params
+    settings = console_program.settings_from(**{name: words[name] for name in words if name != "log_level"})
+    assert str(settings.watchdog.address) == "holdfast-watchdog.hf.svc:7077"
+    rules = one(made, "Role", "holdfast-reader")["rules"]
+    assert Installation.of("hf", "holdfast-watchdog:http").console(has_tls=False) in rules[0]["resourceNames"]
+    policy = one(made, "NetworkPolicy", "holdfast-console")["spec"]
+    reached = policy["egress"][0]["to"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
+    assert reached == "watchdog"
+    ingress = one(made, "Ingress", "holdfast-console")["spec"]["rules"][0]
+    service = one(made, "Service", "holdfast-console")["metadata"]["name"]
+    assert ingress["http"]["paths"][0]["backend"]["service"]["name"] == service
+    with pytest.raises(HelmError, match="name the host"):
+        rendered({"console": {"enabled": True, "ingress": {"enabled": True}}})
+
+
 @pytest.mark.parametrize("release", ["holdfast", "prod"])
 @pytest.mark.parametrize("scheme", ["", "https:"])
 def test_readers_may_ask_for_what_the_command_line_asks_for(release: str, scheme: str) -> None:
@@ -510,3 +536,31 @@ def test_the_notes_warn_of_what_would_surprise() -> None:
     assert "changes nothing" in notes({"operator": {"mode": "observe"}})
     assert "does not know PodMonitor. None was made." in notes({"metrics": {"podMonitor": {"enabled": True}}})
     assert "No alert was set up." in notes({"metrics": {"prometheusRule": {"enabled": True}}})
+
+
+def test_trackers_may_view_call_what_is_named_and_read_the_secrets_that_are() -> None:
+    values: Values = {"trackers": {"enabled": True, "allowedHosts": ["api.wandb.ai", "mlflow.example:8443"]}}
+    made = rendered(values)
+    grants = one(made, "ConfigMap", "holdfast-watchdog-grants")["data"]["grants.yaml"]
+    assert "system:serviceaccount:hf:holdfast-trackers:\n  - view" in grants
+    deployment = one(made, "Deployment", "holdfast-trackers")["spec"]
+    assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"})
+    (container,) = deployment["template"]["spec"]["containers"]
+    settings = trackers_settings.parse_settings(container["args"])
+    assert settings.allowed_hosts == ("api.wandb.ai", "mlflow.example:8443")
+    assert settings.secrets_server == "https://$(KUBERNETES_SERVICE_HOST):$(KUBERNETES_SERVICE_PORT)"
+    (rule,) = one(made, "ClusterRole", "hf-holdfast-trackers")["rules"]
+    assert (rule["resources"], rule["resourceNames"], rule["verbs"]) == (
+        ["secrets"],
+        ["holdfast-reporting"],
+        ["get"],
+    )
+    assert one(made, "PersistentVolumeClaim", "holdfast-trackers")["spec"]["accessModes"] == ["ReadWriteOnce"]
+
+
+def test_by_default_nothing_is_published_and_nothing_may_be_called() -> None:
+    assert not [each for each in rendered() if each["metadata"]["name"].endswith("trackers")]
+    (container,) = one(rendered({"trackers": {"enabled": True}}), "Deployment", "holdfast-trackers")["spec"][
+        "template"
+    ]["spec"]["containers"]
+    assert trackers_settings.parse_settings(container["args"]).allowed_hosts == ()

@@ -118,6 +118,10 @@ class KubeApi:
         answer = self._request(method, path + _written(query), body=body, headers=headers)
         return Reply(answer.status, answer.data, answer.headers)
 
+    def opened(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Any:
+        """An answer that is read while it comes, however long that takes; close it. Raises as `ask`."""
+        return self._request(method, path, body=body, headers=headers, timeout_s=None, whole=False)
+
     def lines(self, path: str, right: Right | str, *, query: Mapping[str, str]) -> Iterator[str]:
         """A text that is read line by line while it comes. Raises Gone, and as `ask` and `refusal_of` do.
 

@@ -44,6 +44,10 @@ class Installation:
         """The account in a job's namespace whose token reads the jobs there."""
         return f"{self._prefix}-namespace-viewer"
 
+    def console(self, *, has_tls: bool) -> str:
+        """The console's service, as the API server's proxy takes it."""
+        return f"{'https:' * has_tls}{self._prefix}-console:http"
+
     @property
     def _prefix(self) -> str:
         """What the chart begins names of its objects with."""
@@ -91,6 +95,10 @@ class ProxiedLine:
         """
         proxy = f"/api/v1/namespaces/{self._at.namespace}/services/{self._at.service}/proxy{path}"
         return from_leader(lambda: self._api.ask(method, proxy, body, headers=headers))
+
+    def new_token(self) -> str:
+        """One that was asked for now. Raises Unavailable, Forbidden."""
+        return self._request().token
 
     def _request(self) -> Shown:
         """A token the watchdog takes: the one that reads most. Raises Unavailable, Forbidden."""

@@ -31,6 +31,13 @@ SIMULATED_GPU_FELL_OFF_THE_BUS = 79
 _state_dir_option = click.option(
     "--state-dir", type=click.Path(path_type=Path, file_okay=False), help="Where the run keeps its state."
 )
+_console_option = click.option(
+    "--console/--no-console",
+    "has_console",
+    default=True,
+    envvar="HOLDFAST_CONSOLE",
+    help="Whether a page shows the run in a browser.  [default: console]",
+)
 
 
 @click.command()
@@ -41,6 +48,7 @@ _state_dir_option = click.option(
 @click.option("--fresh", is_flag=True, help="Start over: remove what an earlier run of this job left.")
 @click.option("--listen", default="127.0.0.1:0", show_default=True, help="Where the watchdog listens.")
 @click.option("--observe", is_flag=True, help="Tell what would be done about each fault, and do nothing.")
+@_console_option
 @click.option("--replace/--no-replace", default=True, help="Whether lost nodes are replaced.  [default: replace]")
 @click.option("--replace-delay", default=2.0, show_default=True, help="Seconds until a replacement comes.")
 def run(
@@ -51,6 +59,7 @@ def run(
     fresh: bool,
     listen: str,
     observe: bool,
+    has_console: bool,
     replace: bool,
     replace_delay: float,
 ) -> ExitCode:
@@ -76,6 +85,7 @@ def run(
         listen=listen,
         starts_over=fresh,
         observes=observe,
+        has_console=has_console,
     )
     audience = LineAudience(time.monotonic)
     audience.say(f"state and logs are in {directory.root}")
@@ -138,7 +148,8 @@ def conclude(picture: Picture, *, says_how_to_go_on: bool) -> ExitCode:
 )
 @_state_dir_option
 @click.option("--plain", is_flag=True, help="Lines instead of a live view.")
-def demo(text: Path | None, steps: int, state_dir: Path | None, plain: bool) -> ExitCode:
+@_console_option
+def demo(text: Path | None, steps: int, state_dir: Path | None, plain: bool, has_console: bool) -> ExitCode:
     """Train a small model on three local nodes and a spare, break it four ways, and watch it heal.
 
     A worker is killed, a node is lost, a worker hangs, and a GPU falls off the bus. Exits with 0 when the run
@@ -158,6 +169,7 @@ def demo(text: Path | None, steps: int, state_dir: Path | None, plain: bool) -> 
         placement=PlacementOptions(),
         faults=demo_faults(steps),
         starts_over=True,
+        has_console=has_console,
     )
     try:
         if plain or not sys.stderr.isatty():

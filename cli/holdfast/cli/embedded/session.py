@@ -13,6 +13,7 @@ from holdfast.api.errors import Unavailable
 from holdfast.api.status import JobPhase
 from holdfast.api.trainingjob import policy_of
 from holdfast.cli.embedded.audience import Audience, Picture, follow
+from holdfast.cli.embedded.console import ConsoleProcess
 from holdfast.cli.embedded.faultscript import ScriptedFault, drills_of, is_relayed, variables_of
 from holdfast.cli.embedded.injector import Injector
 from holdfast.cli.embedded.jobfile import Prepared
@@ -31,7 +32,7 @@ class RunOptions:
     """One run. `listen` is where the watchdog listens; port 0 takes any.
 
     `starts_over`: what an earlier run left is removed, else it is gone on from. `observes`: what would be done
-    about faults is told, and nothing is done.
+    about faults is told, and nothing is done. `has_console`: one is started beside it, where it is installed.
     """
 
     prepared: Prepared
@@ -42,6 +43,7 @@ class RunOptions:
     listen: str = "127.0.0.1:0"
     starts_over: bool = False
     observes: bool = False
+    has_console: bool = True
 
 
 class Interrupted(Exception):
@@ -104,6 +106,8 @@ async def _run(
         asyncio.create_task(link.operate(cluster)),
         asyncio.create_task(cluster.run()),
     ]
+    console = ConsoleProcess(options.directory, address, audience.say)
+    beside = [asyncio.create_task(console.run())] if options.has_console else []
     injector = Injector(link, cluster, watchdog, audience.say)
     publishing = Publishing(options.directory, address, options.prepared.job.id, audience.say)
     if policy.reporting is not None:
@@ -116,10 +120,11 @@ async def _run(
         await publishing.finish()
         return dataclasses.replace(picture, missed=injector.missed)
     finally:
-        for task in (following, *others):
+        for task in (following, *others, *beside):
             task.cancel()
-        await asyncio.gather(following, *others, return_exceptions=True)
+        await asyncio.gather(following, *others, *beside, return_exceptions=True)
         await publishing.stop()
+        await console.stop()
         await cluster.stop()
 
 

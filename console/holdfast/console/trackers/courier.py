@@ -169,14 +169,16 @@ class Courier:
         self._cursor.ended = isinstance(word, Ended)
 
     def _open(self) -> None:
-        """Begin, or see how far a call that failed has come."""
+        """Begin, or see how far a call that failed, or a process that died, has come.
+
+        What settles the steps is not told: it says the same again of the same records, and `_show` leaves out
+        what is there.
+        """
         standing = self._settling.standing
         self._out[""] = self._tracker.open("", self._out.get("", standing.published))
-        standing.published = max(standing.published, self._out[""])
         if standing.again:
             known = self._out.get(standing.series, standing.again_published)
-            self._out[standing.series] = newest = max(known, self._tracker.open(standing.series, known))
-            standing.again_published = max(standing.again_published, newest)
+            self._out[standing.series] = max(known, self._tracker.open(standing.series, known))
         self._is_open = True
 
     def _insist(self, act: Callable[[], None], *, opens: bool = True) -> None:

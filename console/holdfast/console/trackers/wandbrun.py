@@ -47,7 +47,9 @@ class WandbRun:
     def open(self, series: str, published: int) -> int:
         if self._run is None:
             try:
-                self._folder.mkdir(parents=True, exist_ok=True)
+                # One for each opening: W&B names what is in it by the second.
+                folder = self._folder / f"wandb-{sum(1 for _ in self._folder.glob('wandb-*')) + 1:04d}"
+                folder.mkdir(parents=True)
                 self._run = wandb.init(
                     project=self._target.project,
                     entity=self._target.entity or None,
@@ -55,7 +57,7 @@ class WandbRun:
                     name=self._identity.name,
                     group=self._identity.job.replace("/", "."),
                     resume="allow",
-                    dir=str(self._folder),
+                    dir=str(folder),
                     mode="offline" if self._offline else "online",
                     settings=self._settings(),
                 )
@@ -88,7 +90,7 @@ class WandbRun:
             said = self._run.summary.get(name)
             return (-1 if said is None else int(said)), int(self._run.step)
         newest, rows = -1, 0
-        for path in self._folder.glob(f"wandb/offline-run-*/run-{self._identity.key}.wandb"):
+        for path in self._folder.glob(f"wandb-*/wandb/offline-run-*/run-{self._identity.key}.wandb"):
             for row in histories(path):
                 newest, rows = max(newest, int(row.get(name, -1))), max(rows, int(row.get("_step", -1)) + 1)
         return newest, rows

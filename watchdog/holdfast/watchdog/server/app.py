@@ -119,8 +119,8 @@ class Needs(Enum):
 
 
 def granted(needs: Role | Right | Needs) -> Check:
-    """For whoever has the role, or holds any token where that is enough, or may read the job that the path names;
-    of a list, the handler leaves out what is not theirs.
+    """For whoever has the role, or holds any token where that is enough, or may read the job of the path; of
+    a list, the handler leaves out what is not theirs.
 
     The check raises InvalidInput when the path names no job, Unavailable when Kubernetes cannot be asked.
     """
