@@ -129,6 +129,7 @@ class WandbRun:
             if ended is not None:
                 run.summary["holdfast/ended"] = ended.reason
             run.finish(exit_code=0 if ended is None or ended.succeeded else 1)
+            wandb.teardown()  # what writes the file is a process of W&B's, which ends only now
 
 
 def histories(path: Path) -> Iterator[Mapping[str, Any]]:

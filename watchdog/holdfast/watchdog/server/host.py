@@ -30,8 +30,7 @@ from holdfast.watchdog.journal import lastseen
 from holdfast.watchdog.metrics.counts import Tally
 from holdfast.watchdog.server.clock import WatchdogClock
 from holdfast.watchdog.server.connection import AgentConnection, Connection, Farewell, LauncherConnection, Slot
-from holdfast.watchdog.server.scalarshelf import ScalarShelf
-from holdfast.watchdog.server.workeroutput import OutputShelf
+from holdfast.watchdog.server.shelves import Shelves
 from holdfast.watchdog.settings import ClusterPolicy
 
 logger = logging.getLogger(__name__)
@@ -49,8 +48,8 @@ REPORT_EVERY_S = 5.0
 class JobHost:
     """One job and everybody connected for it.
 
-    `outputs` is what is kept of the workers of all jobs, `scalars` what their scripts logged. `fenced` is called
-    when another watchdog has taken over, `decided` with what was decided, once it is carried out.
+    `shelves` hold what is kept of the workers of all jobs. `fenced` is called when another watchdog has taken
+    over, `decided` with what was decided, once it is carried out.
     """
 
     def __init__(
@@ -59,16 +58,14 @@ class JobHost:
         *,
         clock: WatchdogClock,
         tally: Tally,
-        outputs: OutputShelf,
-        scalars: ScalarShelf,
+        shelves: Shelves,
         fenced: Callable[[str], None],
         decided: Callable[["JobHost", tuple[Effect, ...]], None] = lambda host, effects: None,
     ) -> None:
         self.job = job
         self.clock = clock
         self.tally = tally
-        self.outputs = outputs
-        self.scalars = scalars
+        self.outputs, self.scalars = shelves.outputs, shelves.scalars
         self.gpu_figures: tuple[float, GpuFigures] | None = None  # as of when
         self.launchers: dict[str, LauncherConnection] = {}
         self.agents: dict[str, AgentConnection] = {}
