@@ -6,6 +6,7 @@ Its application is served as it is, without the background jobs of `mlflow serve
 a test to run.
 """
 
+import fcntl
 import json
 import shutil
 import subprocess
@@ -37,19 +38,24 @@ server.serve_forever()
 
 
 def mlflow_python() -> Path:
-    """The Python that has it; installed now where it is not there yet."""
+    """The Python that has it; installed now where it is not there yet, by one who comes first."""
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with (cache_folder() / "mlflow.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _installed()
+
+
+def _installed() -> Path:
     folder = cache_folder() / f"mlflow-{VERSION}"
     python = folder / "bin" / "python"
     if python.exists():
         return python
-    folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished:
         made = Path(unfinished) / "made"
         subprocess.run([sys.executable, "-m", "venv", made], check=True, timeout=600)
         pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
         subprocess.run([made / "bin" / "python", *pip, f"mlflow=={VERSION}"], check=True, timeout=3600)
-        if not folder.exists():  # by another run meanwhile
-            shutil.move(made, folder)
+        shutil.move(made, folder)
     return python
 
 

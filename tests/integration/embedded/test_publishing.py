@@ -42,6 +42,9 @@ def train(part):
             dist.all_reduce(torch.ones(1))
             optimizer.step()
             time.sleep(0.02)
+            while step in (150, 190) and not (told / f"gate-{step}").exists():
+                run.check()
+                time.sleep(0.01)
             print(step, part.round, file=file, flush=True)
             run.log(step, which=torch.tensor(part.round + part.rank / 2), **{"eval/loss": loss})
             run.step(step, loss=loss.detach(), tokens=8)
@@ -148,6 +151,7 @@ def test_one_run_in_each_tracker_over_four_restarts_and_a_rewind_and_no_step_twi
     monkeypatch.setenv("WEBHOOK_SECRET", "s3cret")
     told, state, faults = tmp_path / "told", tmp_path / "state", tmp_path / "faults.yaml"
     told.mkdir()
+    log = state / "logs" / "trackers.log"
     faults.write_text(FAULTS)
     with starting_mlflow(tmp_path / "mlflow") as starting, listening() as (hook, heard):
         server = starting.started()
@@ -160,19 +164,24 @@ def test_one_run_in_each_tracker_over_four_restarts_and_a_rewind_and_no_step_twi
         with running("run", job, "--state-dir", state, "--faults", faults) as process:
             wait_until(lambda: reached(told, 50), "step 50")
             kill(process, "holdfast.console.trackers.publisher")
-            wait_until(lambda: reached(told, 130), "step 130")
+            wait_until(lambda: reached(told, 149), "step 149")
+            wait_until(
+                lambda: "the watchdog is back" in log.read_text(), "the watchdog, which was killed at step 100"
+            )
             kill(process, "holdfast.console.trackers")
-            wait_until(lambda: reached(told, 160), "step 160")
+            wait_until(lambda: log.read_text().count("a job is published") == 2, "who publishes")
+            (told / "gate-150").touch()
+            wait_until(lambda: reached(told, 189), "step 189")
             interrupt(process)
+        (told / "gate-190").touch()
         with running("run", job, "--state-dir", state) as process:
             said, _ = process.communicate(timeout=PATIENCE_S)
             assert process.returncode == 0, said
-        log = (state / "logs" / "trackers.log").read_text()
         expected = [(step, float(counting(told, 0)[step])) for step in range(1, STEPS + 1)]
-        assert in_mlflow(server, "which") == expected, log
-        assert in_wandb(state, "which") == expected, log
+        assert in_mlflow(server, "which") == expected, log.read_text()
+        assert in_wandb(state, "which") == expected, log.read_text()
         events = in_tensorboard(state)
-        assert [(each.step, each.value) for each in events.Scalars("which")] == expected, log
+        assert [(each.step, each.value) for each in events.Scalars("which")] == expected, log.read_text()
         of_rank_1 = [(step, counting(told, 1)[step] + 0.5) for step in range(1, STEPS + 1)]
         assert in_mlflow(server, "rank-1/which") == of_rank_1
         for name in ("loss/median", "step_s/max", "tokens_s", "rank-1/loss", "gpu/temperature_c/max"):

@@ -15,19 +15,22 @@ _WRONG: Final = 2
 
 
 class Publishing:
-    """One job's. Without `run` nothing is started, and there is nothing to finish."""
+    """One job's. Unless it is `wanted` nothing is started, and there is nothing to finish."""
 
-    def __init__(self, directory: StateDirectory, watchdog: str, job: str, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, directory: StateDirectory, watchdog: str, job: str, say: Callable[[str], None], *, wanted: bool
+    ) -> None:
         self._directory = directory
         self._watchdog = watchdog
         self._job = job
         self._say = say
+        self._wanted = wanted
         self._process: ChildProcess | None = None
         self._over = asyncio.Event()
 
     async def run(self) -> None:
         """Keep it running, until it ends because the job is over and published; then wait to be cancelled."""
-        while not self._over.is_set():
+        while self._wanted and not self._over.is_set():
             self._process = self._start()
             code = await asyncio.shield(self._process.ended)
             if code in (0, _WRONG):
@@ -53,7 +56,7 @@ class Publishing:
 
     async def finish(self) -> None:
         """The job is over: let the last of it be published."""
-        if self._process is None or self._over.is_set():
+        if not self._wanted:
             return
         try:
             await asyncio.wait_for(self._over.wait(), FINISH_S)

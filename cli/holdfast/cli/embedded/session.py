@@ -77,8 +77,12 @@ async def _run(
     if options.observes:
         audience.say("observing only: what would be done about a fault is told, and nothing is done")
     before = await link.status()
+    policy = msgspec.structs.replace(policy_of(options.prepared.job), observe=options.observes)
+    is_published = policy.reporting is not None
+    publishing = Publishing(options.directory, address, options.prepared.job.id, audience.say, wanted=is_published)
     if before is not None and before.phase is JobPhase.SUCCEEDED:
         audience.say("an earlier run brought this job to its end; nothing was started")
+        await _publish_rest(publishing)
         return Picture(before, incidents=await link.incidents())
     if before is not None and before.phase is JobPhase.FAILED:
         audience.say("an earlier run failed; this one goes on from its newest checkpoint")
@@ -86,7 +90,6 @@ async def _run(
     elif before is not None and options.observes:
         # That none of its workers is left is no fault.
         await link.restart("the job was run again after it had been stopped")
-    policy = msgspec.structs.replace(policy_of(options.prepared.job), observe=options.observes)
     await link.submit(policy)
     if options.starts_over:
         # The job may have named a place of its own, where what was saved before stays.
@@ -109,9 +112,7 @@ async def _run(
     console = ConsoleProcess(options.directory, address, audience.say)
     beside = [asyncio.create_task(console.run())] if options.has_console else []
     injector = Injector(link, cluster, watchdog, audience.say)
-    publishing = Publishing(options.directory, address, options.prepared.job.id, audience.say)
-    if policy.reporting is not None:
-        others.append(asyncio.create_task(publishing.run()))
+    others.append(asyncio.create_task(publishing.run()))
     if options.faults:
         others.append(asyncio.create_task(_inject(options, injector)))
     try:
@@ -126,6 +127,17 @@ async def _run(
         await publishing.stop()
         await console.stop()
         await cluster.stop()
+
+
+async def _publish_rest(publishing: Publishing) -> None:
+    """What an earlier run ended too soon to publish."""
+    running = asyncio.create_task(publishing.run())
+    try:
+        await publishing.finish()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await publishing.stop()
 
 
 async def _first_to_end(following: asyncio.Task[Picture], others: list[asyncio.Task[None]]) -> Picture:
