@@ -22,7 +22,7 @@ RANKS_SHOWN_MAX: Final = 64
 
 # One value takes 19 bytes at most, a name 66: such a message has less than 48 KiB; a launcher's frame takes 64.
 Series = Annotated[tuple[tuple[Whole, float], ...], msgspec.Meta(max_length=VALUES_PER_S)]
-SeriesName = Annotated[str, msgspec.Meta(pattern=rf"^{NAME.pattern}$")]
+SeriesName = Annotated[str, msgspec.Meta(pattern=rf"^{NAME.pattern}$", max_length=64)]
 
 
 class ScalarsLogged(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

@@ -280,6 +280,7 @@ class Run:
         is not taken for the next round's.
         """
         saved_in = self.assignment.round if round is None else round
+        self.log.send(self._stay, self._host.say, rest=True)  # what goes on from it will not be logged again
         self._host.say(
             CheckpointCommitted(round=saved_in, step=step, uri=uri, wanted=wanted, stall_s=stall_s, took_s=took_s)
         )

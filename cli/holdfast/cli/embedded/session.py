@@ -124,9 +124,9 @@ async def _run(
         for task in (following, *others, *beside):
             task.cancel()
         await asyncio.gather(following, *others, *beside, return_exceptions=True)
-        await publishing.stop()
         await console.stop()
         await cluster.stop()
+        await publishing.stop()  # behind what workers said last
 
 
 async def _publish_rest(publishing: Publishing) -> None:

@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 TURN_S: Final = 1.0
 UNPUBLISHED_EVERY_S: Final = 15.0
 """How often a job that is published nowhere is asked about: its spec may have changed."""
+LAST_LOOK_S: Final = 2.0
 KEPT_INCIDENTS: Final = 200
 MANNER: Final = Manner(
     client="trackers",
@@ -137,11 +138,22 @@ class Trackers:
         finally:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
-            for desk in self._desks.values():
-                desk.write(time.monotonic())
+            for job, desk in self._desks.items():
+                await self._last_look(job, desk)
             await asyncio.gather(*(desk.stop() for desk in self._desks.values()))
             await self._http.close()
             await self._credentials.close()
+
+    async def _last_look(self, job: str, desk: Desk) -> None:
+        """What was said since the last turn goes onto the spool."""
+        now = time.monotonic()
+        try:
+            async with asyncio.timeout(LAST_LOOK_S):
+                if (bulletin := await self._bulletin(job, desk)) is not None:
+                    desk.announce(bulletin, self._at + now - self._at_since, now)
+        except (HoldfastError, TimeoutError) as error:
+            logger.info("nothing more was heard job=%s reason=%s", job, error)
+        desk.write(now)
 
     def _is_done(self, job: str) -> bool:
         desk = self._desks.get(job)
