@@ -64,9 +64,7 @@ class Desk:
         self._credentials = credentials
         self._folder = folder_of(settings.folder, self.job, self.uid)
         self._spool = SpoolWriter(self._folder, bytes_max=settings.spool_bytes)
-        mark = self._spool.mark
-        memory = msgspec.msgpack.decode(mark.memory, type=Memory) if mark is not None and mark.memory else Memory()
-        self._composer = Composer(memory)
+        self._composer = Composer(_memory(self._spool))
         self._told: list[Row | Note | Ended] = []
         self._task = Task(
             job=self.job,
@@ -190,6 +188,15 @@ class Desk:
         if trouble != self._trouble:
             self._trouble = trouble
             logger.warning("%s job=%s", trouble, self.job)
+
+
+def _memory(spool: SpoolWriter) -> Memory:
+    """What the composer before wrote down; nothing of a version that wrote something else."""
+    try:
+        return msgspec.msgpack.decode(spool.mark.memory, type=Memory) if spool.mark is not None else Memory()
+    except msgspec.MsgspecError as error:
+        logger.warning("what was told before cannot be read, it is told anew reason=%s", error)
+        return Memory()
 
 
 WAITING_MAX: Final = 10_000

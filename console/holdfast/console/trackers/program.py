@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from holdfast.api.bulletin import Bulletin
+from holdfast.api.decoding import decode
 from holdfast.api.errors import HoldfastError, InvalidInput, Unavailable
 from holdfast.api.feed import (
     FEED_BYTES_MAX,
@@ -43,6 +44,7 @@ logger = logging.getLogger(__name__)
 TURN_S: Final = 1.0
 UNPUBLISHED_EVERY_S: Final = 15.0
 """How often a job that is published nowhere is asked about: its spec may have changed."""
+_BULLETIN: msgspec.msgpack.Decoder[Bulletin] = msgspec.msgpack.Decoder(Bulletin)
 LAST_LOOK_S: Final = 2.0
 KEPT_INCIDENTS: Final = 200
 MANNER: Final = Manner(
@@ -181,7 +183,7 @@ class Trackers:
     async def _bulletin(self, job: str, desk: Desk | None) -> Bulletin | None:
         after, life = desk.after if desk is not None else (0, "")
         content = await self._http.ask("GET", f"/v1/jobs/{job}/bulletin?after={after}&life={life}")
-        return None if content is None else msgspec.msgpack.decode(content, type=Bulletin)
+        return None if content is None else decode(_BULLETIN, content)
 
     async def _desk_of(
         self, job: str, desk: Desk | None, bulletin: Bulletin | None, newest: _Newest
