@@ -18,7 +18,7 @@ import msgspec
 from holdfast.api.errors import HoldfastError, InvalidInput, Unavailable
 from holdfast.console.trackers.records import Ended, Note
 from holdfast.console.trackers.settling import Back, Retold, Settling, Shown, Standing, Word
-from holdfast.console.trackers.spool import SpoolReader
+from holdfast.console.trackers.spool import SpoolReader, first_record
 from holdfast.console.trackers.tracker import Tracker
 from holdfast.wire.backoff import Backoff
 
@@ -35,11 +35,15 @@ class Stopped(HoldfastError):
 
 
 class Cursor(msgspec.Struct):
-    """`next` is the record that is read next, when begun anew. `ended`: the last thing that is out is the end."""
+    """`next` is the record that is read next, when begun anew. `ended`: the last thing that is out is the end.
+
+    `closed`: the tracker was closed since. What a process that died gave to a library may never have come out.
+    """
 
     next: int = 0
     standing: Standing = msgspec.field(default_factory=Standing)
     ended: bool = False
+    closed: bool = True
 
 
 class CursorFile:
@@ -78,6 +82,9 @@ class Courier:
         self._tracker = tracker
         self._file = CursorFile(spool / f"{name}.cursor")
         self._cursor = self._file.read()
+        if not self._cursor.closed and tracker.shows and not tracker.forgets:
+            # All that the spool still has is settled once more; what the tracker has of it is left out.
+            self._cursor = Cursor(next=first_record(spool))
         self._settling = Settling(self._cursor.standing, forgets=tracker.forgets)
         self._reader = SpoolReader(spool, self._cursor.next)
         self._stop = stop
@@ -100,6 +107,8 @@ class Courier:
                     self._stop.wait(LOOK_EVERY_S)
             if self._is_open:
                 self._tracker.close(None)
+                self._cursor.closed = True
+                self._file.write(self._cursor)
         except Stopped:
             pass
         except InvalidInput as error:
@@ -165,7 +174,7 @@ class Courier:
                 self._tracker.note(word)
             case Ended():
                 self._tracker.close(word)
-                self._is_open = False
+                self._is_open, self._cursor.closed = False, True
         self._cursor.ended = isinstance(word, Ended)
 
     def _open(self) -> None:
@@ -179,7 +188,8 @@ class Courier:
         if standing.again:
             known = self._out.get(standing.series, standing.again_published)
             self._out[standing.series] = max(known, self._tracker.open(standing.series, known))
-        self._is_open = True
+        self._is_open, self._cursor.closed = True, False
+        self._file.write(self._cursor)  # before anything is handed over
 
     def _insist(self, act: Callable[[], None], *, opens: bool = True) -> None:
         """Do it, however long it takes. Raises InvalidInput, and Stopped where it is stopped meanwhile."""

@@ -32,6 +32,11 @@ def _segments(folder: Path) -> list[tuple[int, Path]]:
     return sorted(found)
 
 
+def first_record(folder: Path) -> int:
+    """The number of the oldest record that is still there; 0 of an empty spool."""
+    return next((first for first, _ in _segments(folder)), 0)
+
+
 def _frames(data: bytes, offset: int = 0) -> Iterator[tuple[Record, int]]:
     """Whole records from `offset` on, each with where it ends; stops at the first that is torn, or not there."""
     while offset + _HEAD.size <= len(data):
