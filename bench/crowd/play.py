@@ -63,6 +63,9 @@ class Troupe:
         self._launchers: dict[Part, Wire] = {}
         self._agents: list[_Agent] = []
         self._rounds: dict[str, tuple[int, float]] = {}  # by job: the newest round, and since when
+        self._first_ranks: dict[
+            Part, int
+        ] = {}  # which the round gave to each: what it says of others counts nowhere
         self.shown: dict[tuple[str, int], Shown] = {}
         self.late_s = 0.0  # how far the crowd fell behind its own timetable at worst
 
@@ -118,6 +121,7 @@ class Troupe:
                 return
             at = time.monotonic()
             self.shown.setdefault((part.job, number), Shown()).at.append(at)
+            self._first_ranks[part] = _whole(body, b"first_rank")
             if self._rounds.get(part.job, (0, 0.0))[0] < number:
                 self._rounds[part.job] = number, at
             self._launchers[part].say(cast.entered(number))
@@ -154,7 +158,7 @@ class Troupe:
     def _report(self, agent: _Agent, now: float) -> None:
         number, since = self._rounds.get(agent.part.job, (0, now))
         agent.sequence += 1
-        first_rank = agent.part.index * cast.RANKS
+        first_rank = self._first_ranks.get(agent.part, 0)
         body = agent.part.report(agent.sequence, round_number=number, first_rank=first_rank, running_s=now - since)
         agent.wire.say(body)
 
@@ -179,7 +183,13 @@ def _round_number(body: bytes) -> int | None:
     kind = body[:24]
     if b"Round" not in kind and b"Seat" not in kind:
         return None
-    at = body.find(b"\xa6number") + 7
+    return _whole(body, b"number")
+
+
+def _whole(body: bytes, field: bytes) -> int:
+    """The number in a field of a frame: to decode 12,500 of them would cost more than playing does."""
+    name = bytes((0xA0 | len(field),)) + field
+    at = body.find(name) + len(name)
     size = {0xCC: 1, 0xCD: 2, 0xCE: 4}.get(body[at], 0)
     return int.from_bytes(body[at + 1 : at + 1 + size]) if size else body[at]
 

@@ -87,6 +87,21 @@ def bare_server(folder: Path, core: int) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
+def console(server: Server, folder: Path, core: int) -> Iterator[Server]:
+    """A console of the watchdog that was started in `folder`; yielded once it has heard from it."""
+    told_in = folder / "console.json"
+    command = (
+        *(sys.executable, "-m", "holdfast.console", "--listen", "127.0.0.1:0", "--state-file", str(told_in)),
+        *("--watchdog", f"127.0.0.1:{server.port}", "--token-file", str(folder / "token")),
+    )
+    with _running(("taskset", "-c", str(core), *command), folder / "console.log") as process:
+        where = _soon(process, lambda: json.loads(told_in.read_text()))
+        found = Server(where["pid"], where["port"])
+        _soon(process, lambda: found.ask("/healthz"))
+        yield found
+
+
+@contextlib.contextmanager
 def redis(folder: Path) -> Iterator[str]:
     """A Redis that appends to a file, as the chart configures it; yields its address."""
     port = 20_000 + os.getpid() % 10_000

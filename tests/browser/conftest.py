@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from fixtures import warm_parents, warm_runs
 from patience import patient
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from scripted_job import ScriptedJob
@@ -14,6 +15,7 @@ sys.path.append(str(Path(__file__).parent))
 from chromium import FLAGS, chromium
 from fake_console import OPERATOR, FakeConsole, serving
 
+__all__ = ["warm_parents", "warm_runs"]
 WITHIN_MS = patient(5.0) * 1000
 expect.set_options(timeout=WITHIN_MS)
 

@@ -38,6 +38,7 @@ class FakeConsole:
         self.job = job
         self.port = free_port()
         self.asked: list[dict[str, Any]] = []  # every intervention, in the order in which they came
+        self.loses_answers = 0  # of so many interventions to come the answer is lost, though they are taken
         self.runbook: dict[str, Any] | None = None
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
@@ -181,6 +182,9 @@ class FakeConsole:
             if "operate" not in may:
                 raise HTTPException(403, f"this needs the role operate; {name} has {', '.join(may)}")
             self.asked.append(asked)
+            if self.loses_answers:
+                self.loses_answers -= 1
+                raise HTTPException(503, "the watchdog does not answer")
             return {"id": asked["id"], "state": "Done", "outcome": f"{asked['action']} was done"}
 
 

@@ -152,7 +152,10 @@ class JobStatus(msgspec.Struct, frozen=True):
 
 
 class RankStatus(msgspec.Struct, frozen=True):
-    """One rank of the round. `None` is Unknown; `heard_age_s` is how old the newest sample is."""
+    """One rank of the round. `None` is Unknown; `heard_age_s` is how old the newest sample is, `batch_step` the
+    newest step of this round whose batch it told of. `waited_s` and `tokens` are sums over its steps of this round
+    but the first: for how long it waited with nothing to do, and what it trained.
+    """
 
     rank: int
     member: str
@@ -167,6 +170,9 @@ class RankStatus(msgspec.Struct, frozen=True):
     heard_age_s: float | None = None
     pid: int | None = None
     local_grad_norm: Reading | None = None
+    batch_step: int | None = None
+    waited_s: float | None = None
+    tokens: int | None = None
 
 
 class Hearing(StrEnum):

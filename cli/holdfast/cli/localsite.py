@@ -35,7 +35,7 @@ class LocalSource:
 
     def status(self) -> SeenStatus:
         return self._asked(
-            lambda live: live.status(), lambda: seen_last(self._last(), datetime.now(UTC).timestamp())
+            lambda live: live.status(), lambda: seen_last(self.last(), datetime.now(UTC).timestamp())
         )
 
     def ranks(self) -> tuple[RankStatus, ...]:
@@ -104,12 +104,12 @@ class LocalSource:
         """What was last known, said to be that."""
         from holdfast.watchdog.journal.lastseen import aged
 
-        last, now = self._last(), datetime.now(UTC).timestamp()
+        last, now = self.last(), datetime.now(UTC).timestamp()
         remark_end(seen_last(last, now))
         return aged(last, now)
 
-    def _last(self) -> LastSeen:
-        """Raises Unavailable when the run had not begun."""
+    def last(self) -> LastSeen:
+        """What was last known of a run that is over. Raises Unavailable when the run had not begun."""
         from holdfast.watchdog import brain
         from holdfast.watchdog.journal.lastseen import recall
 

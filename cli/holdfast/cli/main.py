@@ -39,6 +39,7 @@ COMMANDS: Mapping[str, Command] = {
     "logs": Command("holdfast.cli.commands.job:logs", "What the workers wrote, also before a restart."),
     "incidents": Command("holdfast.cli.commands.history:incidents", "What broke, and what was done about it."),
     "why": Command("holdfast.cli.commands.history:why", "The whole story of one incident."),
+    "runbook": Command("holdfast.cli.commands.runbook:runbook", "Check what an expert would, for a symptom."),
     "journal": Command("holdfast.cli.commands.history:journal", "Every event that was recorded."),
     "replay": Command("holdfast.cli.commands.history:replay", "Feed the journal to the brain again and compare."),
     "console": Command("holdfast.cli.commands.console:console", "Where the console is, for a browser."),

@@ -81,10 +81,10 @@ class StateDirectory:
         self.run_file.write_bytes(msgspec.json.encode(job))
 
     def token(self) -> str:
-        """The token. Raises Unavailable when there is none."""
+        """The token, the first word of the file; more may follow. Raises Unavailable when there is none."""
         try:
-            return self.token_file.read_text().strip()
-        except FileNotFoundError:
+            return self.token_file.read_text().split(maxsplit=1)[0]
+        except (FileNotFoundError, IndexError):
             raise Unavailable(f"there is no token in {self.root}; is it the state directory of a run?") from None
 
 

@@ -5,6 +5,7 @@ import errno
 import json
 import logging
 import os
+import signal
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -71,7 +72,9 @@ async def serve(settings: ConsoleSettings) -> None:
         ssl_certfile=settings.certificate,
         ssl_keyfile=settings.key,
     )
-    server = uvicorn.Server(config)
+    server = _Server(config)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, server.end)
     following = asyncio.create_task(feed.run())
     host, port = listener.getsockname()[:2]
     try:
@@ -82,6 +85,17 @@ async def serve(settings: ConsoleSettings) -> None:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         await http.close()
+
+
+class _Server(uvicorn.Server):
+    """It leaves signals to us: uvicorn's own way ends the process by them again, before anything is put away."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def end(self) -> None:
+        self.should_exit = True
 
 
 def _listener(address: Address) -> socket.socket:

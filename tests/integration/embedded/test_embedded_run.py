@@ -42,6 +42,15 @@ def test_a_killed_worker_and_a_lost_node_are_healed(tmp_path: Path) -> None:
     assert [incident["kind"] for incident in incidents[:2]] == ["ProcessExit", "MemberLost"]
     assert [incident["culprit"].get("rank") for incident in incidents[:1]] == [1]
     assert "signal 9" in holdfast("why", incidents[0]["id"], "--state-dir", state).stdout
+    # Its runbook: what was done to that node, over the whole run and over none of it.
+    asked = holdfast("runbook", "node-suspect", "--since", "1h", "--state-dir", state, "-o", "json")
+    first = json.loads(asked.stdout)["checks"][0]
+    assert (asked.returncode, first["id"], first["verdict"]) == (1, "same-node-again", "suspect"), asked.stdout
+    assert first["next"] == f"holdfast self-test {incidents[0]['culprit']['node']} --state-dir {state}"
+    assert (
+        '"suspect"'
+        not in holdfast("runbook", "node-suspect", "--since", "1ms", "--state-dir", state, "-o", "json").stdout
+    )
     replayed = holdfast("replay", "--state-dir", state)
     assert replayed.returncode == 0, replayed.stdout
 
@@ -110,6 +119,10 @@ def test_what_a_worker_says_last_is_shown_when_the_job_fails(tmp_path: Path) -> 
     assert ended.returncode == 1
     assert "default/toy failed: " in ended.stderr
     assert "there is no text in /nowhere" in ended.stderr.splitlines()[-1]
+    asked = holdfast("runbook", "will-not-start", "--state-dir", tmp_path / "state", "-o", "json")
+    first = json.loads(asked.stdout)["checks"][0]
+    assert (asked.returncode, first["id"], first["verdict"]) == (1, "script-fails", "suspect"), asked.stdout
+    assert "there is no text in /nowhere" in first["evidence"]
 
 
 @pytest.fixture

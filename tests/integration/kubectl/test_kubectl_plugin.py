@@ -68,6 +68,18 @@ def test_every_read_answers(installed: Installation) -> None:
     )
 
 
+def test_the_runbook_says_why_a_job_does_not_start_and_what_to_type_next(installed: Installation) -> None:
+    said = installed.run(VIEWER, "holdfast", "runbook", "will-not-start", "--job", JOB, "-n", TEAM, "-o", "json")
+    assert said.code == 1, said.err
+    first = json.loads(said.out)["checks"][0]
+    assert (first["id"], first["verdict"]) == ("too-few-members", "suspect")
+    assert first["next"].startswith(f"kubectl holdfast status {JOB} -n {TEAM}")
+    # Whoever may see the record alone: what it does not tell is unknown.
+    said = installed.run(HALF, "holdfast", "runbook", "--job", JOB, "-n", TEAM, "-o", "json")
+    assert said.code == 0, said.err
+    assert json.loads(said.out)[0]["symptom"] == "will-not-start"
+
+
 def test_whoever_has_no_right_is_told_which_one_and_who_gives_it(installed: Installation) -> None:
     said = installed.run(STRANGER, "holdfast", "status", "-n", TEAM)
     assert (said.code, said.out) == (1, "")

@@ -23,7 +23,7 @@ from holdfast.watchdog import brain
 from holdfast.watchdog.access.auth import ALL_ROLES, Grant, Role, TokenFile
 from holdfast.watchdog.detectors.detector import Disconnected, Exited, Reported, RoundStarted, Sample
 from holdfast.watchdog.detectors.progress import Newest
-from holdfast.watchdog.senses import Senses
+from holdfast.watchdog.senses import Senses, SensesFor
 from holdfast.watchdog.server.app import make_app
 from holdfast.watchdog.server.watchdog import Watchdog
 from holdfast.watchdog.store.store import Store
@@ -33,6 +33,7 @@ T = TypeVar("T")
 JOB = "research/gpt"
 TOKEN = "test-token-for-all-roles"
 INGEST_TOKEN = "test-token-for-ingest"
+VIEW_TOKEN = "test-token-of-a-viewer"
 PATIENCE_S = patient(15.0)  # also of a member that is expected back after a restart
 
 TO_LAUNCHER: msgspec.msgpack.Decoder[ToLauncher] = msgspec.msgpack.Decoder(ToLauncher)
@@ -184,12 +185,18 @@ class AgentPeer:
 class Rig:
     """A served watchdog and a client of it."""
 
-    def __init__(self, store: Store, *, roles: frozenset[Role] = ALL_ROLES) -> None:
+    def __init__(
+        self, store: Store, *, roles: frozenset[Role] = ALL_ROLES, senses: SensesFor = quick_senses, port: int = 0
+    ) -> None:
         self.fenced: list[str] = []
-        self.watchdog = Watchdog(store, brain=brain, senses_for=quick_senses, fenced=self.fenced.append)
-        grants = (Grant(TOKEN, roles), Grant(INGEST_TOKEN, frozenset({Role.INGEST})))
+        self.watchdog = Watchdog(store, brain=brain, senses_for=senses, fenced=self.fenced.append)
+        grants = (
+            Grant(TOKEN, roles),
+            Grant(INGEST_TOKEN, frozenset({Role.INGEST})),
+            Grant(VIEW_TOKEN, frozenset({Role.VIEW})),
+        )
         self.watchdog.start()
-        self.server = test_utils.TestServer(make_app(self.watchdog, TokenFile(grants)))
+        self.server = test_utils.TestServer(make_app(self.watchdog, TokenFile(grants)), port=port or None)
         self.http = aiohttp.ClientSession()
 
     def url(self, path: str) -> str:
@@ -237,9 +244,9 @@ class Rig:
 
 
 @asynccontextmanager
-async def rigged(store: Store | None = None) -> AsyncIterator[Rig]:
-    """A watchdog over `store` (memory unless told), served on loopback."""
-    rig = Rig(store if store is not None else MemoryStore())
+async def rigged(store: Store | None = None, **options: Any) -> AsyncIterator[Rig]:
+    """A watchdog over `store` (memory unless told), served on loopback. `options` are Rig's."""
+    rig = Rig(store if store is not None else MemoryStore(), **options)
     await rig.server.start_server()
     try:
         yield rig

@@ -317,7 +317,7 @@ def test_a_console_may_view_and_is_asked_for_by_whoever_may_read() -> None:
     settings = console_program.settings_from(**{name: words[name] for name in words if name != "log_level"})
     assert str(settings.watchdog.address) == "holdfast-watchdog.hf.svc:7077"
     rules = one(made, "Role", "holdfast-reader")["rules"]
-    assert Installation.of("hf", "holdfast-watchdog:http").console(has_tls=False) in rules[0]["resourceNames"]
+    assert Installation.of("hf", "holdfast-watchdog:http").console in rules[0]["resourceNames"]
     policy = one(made, "NetworkPolicy", "holdfast-console")["spec"]
     reached = policy["egress"][0]["to"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
     assert reached == "watchdog"

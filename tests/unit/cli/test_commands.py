@@ -41,8 +41,10 @@ def here(tmp_path: Path) -> list[str]:
 
 def test_the_names_of_the_commands_are_the_promised_ones() -> None:
     assert list(COMMANDS) == [
-        *("run", "demo", "launch", "status", "ranks", "nodes", "logs", "incidents", "why", "journal", "replay"),
+        *("run", "demo", "launch", "status", "ranks", "nodes", "logs", "incidents", "why"),
+        *("runbook", "journal", "replay"),
         *(
+            "console",
             "evict",
             "return",
             "self-test",
@@ -76,16 +78,18 @@ ASKED = ["--reason", "--dry-run", "--timeout", "--no-wait"]
 OPTIONS = {
     "run": [
         *("--nodes", "--faults", "--state-dir", "--fresh", "--listen", "--observe"),
-        *("--replace", "--no-replace", "--replace-delay"),
+        *("--console", "--no-console", "--replace", "--no-replace", "--replace-delay"),
     ],
-    "demo": ["--text", "--steps", "--state-dir", "--plain"],
+    "demo": ["--text", "--steps", "--state-dir", "--plain", "--console", "--no-console"],
     "status": ["-A", "--all-namespaces", *READ],
     "ranks": READ,
     "nodes": READ,
     "incidents": READ,
     "why": ["-j", "--job", *READ],
+    "runbook": ["--since", "-j", "--job", *READ],
     "journal": ["--after", *READ],
     "replay": ["--events", *READ],
+    "console": [*PLACE, "--port"],
     "evict": [*ASKED, "-j", "--job", *PLACE],
     "return": [*ASKED, "-j", "--job", *PLACE],
     "self-test": ["--level", *ASKED, "-j", "--job", *PLACE],
@@ -132,6 +136,7 @@ def test_the_options_of_every_command_are_the_promised_ones(command: str) -> Non
         *((name, ["job"]) for name in ("pause", "resume", "restart")),
         *((name, ["node"]) for name in ("evict", "return", "self-test")),
         *(("why", ["incident"]), ("rewind", ["step"]), ("resize", ["nodes"]), ("skip-batches", ["batches"])),
+        ("runbook", ["symptom"]),
     ],
 )
 def test_the_words_of_every_command_are_the_promised_ones(command: str, words: list[str]) -> None:

@@ -68,6 +68,16 @@ async def test_a_new_connection_is_told_the_newest_of_every_node_once() -> None:
     await again.aclose()
 
 
+def test_the_token_of_a_run_is_the_first_word_of_its_file(tmp_path: Path) -> None:
+    directory = StateDirectory(tmp_path)
+    directory.token_file.write_text("the-operators view,operate\nthe-viewers view\n")
+    assert directory.token() == "the-operators"
+    for nothing in ("", "\n"):
+        directory.token_file.write_text(nothing)
+        with pytest.raises(Unavailable, match="there is no token"):
+            directory.token()
+
+
 def test_a_state_directory_is_held_by_one_run_at_a_time(tmp_path: Path) -> None:
     directory = StateDirectory(tmp_path / "state")
     with run_lock(directory):

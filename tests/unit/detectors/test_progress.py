@@ -9,7 +9,7 @@ from signals import policy, rank_sample, reported, started
 from holdfast.api.event import RoundProgressed
 from holdfast.api.rankrecord import Phase
 from holdfast.api.status import RankStatus
-from holdfast.api.telemetry import ProcessState
+from holdfast.api.telemetry import BatchTaken, ProcessState, StepWork
 from holdfast.watchdog.detectors.detector import Heard, RoundStopped
 from holdfast.watchdog.detectors.progress import Progress
 
@@ -192,3 +192,18 @@ def test_the_newest_sample_of_each_rank_is_given_with_when_it_came() -> None:
     told = {each.rank: (each.step, at) for each, at in zip(newest.samples, newest.heard_at, strict=True)}
     assert told == {0: (8, 12.0), 1: (7, 10.0), 3: (7, 11.0)}
     assert newest.world_size == 4
+
+
+def test_a_rank_says_of_which_step_it_told_the_batch_and_no_other_node_says_so_for_it() -> None:
+    progress = in_round()
+    told = tuple(BatchTaken(round, rank, step, 7, 0.0) for round, rank, step in ((1, 0, 8), (2, 1, 9), (1, 3, 8)))
+    progress.observe(reported("n0", rank_sample(0), rank_sample(1), events=told), 10.0)
+    progress.observe(reported("n1", rank_sample(2), rank_sample(3)), 10.0)
+    assert [each.batch_step for each in progress.ranks(10.0)] == [8, None, None, None]
+
+
+def test_a_rank_says_how_long_it_waited_and_what_it_trained() -> None:
+    progress = in_round()
+    work = StepWork(3, 3.0, 0.1, 0.0, 0.0, 0.0, waited_s=0.5, tokens=4096)
+    progress.observe(reported("n0", rank_sample(0, work=work), rank_sample(1)), 10.0)
+    assert [(each.waited_s, each.tokens) for each in progress.ranks(10.0)[:2]] == [(0.5, 4096), (None, None)]

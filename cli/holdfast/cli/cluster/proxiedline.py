@@ -44,9 +44,11 @@ class Installation:
         """The account in a job's namespace whose token reads the jobs there."""
         return f"{self._prefix}-namespace-viewer"
 
-    def console(self, *, has_tls: bool) -> str:
-        """The console's service, as the API server's proxy takes it."""
-        return f"{'https:' * has_tls}{self._prefix}-console:http"
+    @property
+    def console(self) -> str:
+        """The console's service, as the API server's proxy takes it; it has TLS where the watchdog has."""
+        scheme, _, _ = self.service.rpartition(f"{self._prefix}-watchdog")
+        return f"{scheme}{self._prefix}-console:http"
 
     @property
     def _prefix(self) -> str:

@@ -17,8 +17,7 @@ from holdfast.cli.target import JobWord, Place, Target, place_of, target_options
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=7080, show_default=True, help="Of this machine; 0: any."
 )
-@click.option("--tls", "has_tls", is_flag=True, help="The cluster's console has TLS (console.tls.existingSecret).")
-def console(port: int, has_tls: bool, target: Target) -> ExitCode:
+def console(port: int, target: Target) -> ExitCode:
     """Print the address of the console, with a token in it that the browser keeps to itself.
 
     Of a run on this machine it is there while the run is. Of a cluster it is made reachable on this machine,
@@ -35,7 +34,7 @@ def console(port: int, has_tls: bool, target: Target) -> ExitCode:
         case Place.ADDRESS:
             _start(target, port)
         case Place.CLUSTER:
-            _forward(target, port, has_tls=has_tls)
+            _forward(target, port)
     return ExitCode.OK
 
 
@@ -50,7 +49,7 @@ def _start(target: Target, port: int) -> None:
     os.execv(sys.executable, [sys.executable, "-m", "holdfast.console", *words, "--listen", f"127.0.0.1:{port}"])
 
 
-def _forward(target: Target, port: int, *, has_tls: bool) -> None:
+def _forward(target: Target, port: int) -> None:
     """Until Ctrl-C. Raises as asking a cluster's watchdog does."""
     from holdfast.cli.cluster import kubeapi
     from holdfast.cli.cluster.consoleforward import Forwarder, TokenOfReads
@@ -61,7 +60,7 @@ def _forward(target: Target, port: int, *, has_tls: bool) -> None:
     token = TokenOfReads(ProxiedLine(api, at, target.namespace or api.namespace))
     token()  # what is missing is said here, not in the browser
     try:
-        forwarder = Forwarder(api, f"{at.namespace}/{at.console(has_tls=has_tls)}", token, port)
+        forwarder = Forwarder(api, f"{at.namespace}/{at.console}", token, port)
     except OSError as error:
         raise Unavailable(f"port {port} cannot be used: {error.strerror}; give another one with --port") from error
     with forwarder:

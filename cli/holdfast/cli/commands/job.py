@@ -68,7 +68,7 @@ def nodes(target: Target, form: Format) -> ExitCode:
     return emit(form, found, table=nodes_text, wide=nodes_wide_text, names=[f"node/{each.node}" for each in found])
 
 
-def _seconds(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+def duration_s(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
     """A duration as the job file has it. Raises BadParameter."""
     if value is None:
         return None
@@ -94,7 +94,7 @@ def _seconds(ctx: click.Context, parameter: click.Parameter, value: str | None) 
 @click.option(
     "--since",
     metavar="DURATION",
-    callback=_seconds,
+    callback=duration_s,
     help="How far back, such as 10m: in a cluster by line, on this machine workers that wrote since then.",
 )
 def logs(

@@ -18,6 +18,7 @@ from holdfast.console.feed import Feed
 from holdfast.console.heard import JobHeard
 from holdfast.console.serving import shapes
 from holdfast.console.serving.authority import Authority, Refused
+from holdfast.console.serving.checks import Runbook
 from holdfast.console.serving.document import Documents, names_of, series_of, summary_of
 from holdfast.console.serving.openapipage import page_of
 from holdfast.console.serving.stream import Reader
@@ -55,6 +56,7 @@ class Console:
         self.feed = feed
         self.http = http
         self.authority = Authority(http, time.monotonic)
+        self.runbook = Runbook(http)
         self.readers = 0
         self._documents: dict[str, Documents] = {}
 
@@ -116,6 +118,7 @@ def make_application(feed: Feed, http: WatchdogHttp) -> FastAPI:
     console = Console(feed, http)
     app.include_router(_page(app, console))
     app.include_router(_reads(console))
+    app.include_router(_columns(console))
     app.include_router(_commands(console))
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
 
@@ -185,6 +188,12 @@ def _reads(console: Console) -> APIRouter:
         """Its figures over the time for which this console has watched it, thinned to so many points."""
         return _json(series_of(await console.readable(request), points))
 
+    return router
+
+
+def _columns(console: Console) -> APIRouter:
+    router = APIRouter(responses=TROUBLES)
+
     @router.get(f"{JOB}/ranks", responses={200: {"content": {"application/octet-stream": {}}}})
     async def ranks(request: Request) -> Response:
         """Each rank's node, step, phase, health, step time and loss, as columns of little-endian numbers: u32
@@ -199,6 +208,12 @@ def _reads(console: Console) -> APIRouter:
     async def names(request: Request) -> Response:
         """What the numbers in the columns of ranks stand for."""
         return _json(names_of(await console.readable(request)))
+
+    @router.get(f"{JOB}/runbook/{{symptom}}", response_model=shapes.Checks)
+    async def runbook(request: Request, symptom: str) -> Response:
+        """What an expert would check for the symptom, the likeliest suspect first."""
+        job = await console.readable(request)
+        return _json(await console.runbook.of(job.job, symptom, token_of(request)))
 
     @router.get(f"{JOB}/events", responses={200: {"content": {"text/event-stream": {}}}})
     async def events(request: Request) -> Response:

@@ -125,6 +125,24 @@ class Names(Shape):
     phases: list[str] = Field(examples=[["startup", "data", "forward"]])
 
 
+class Check(Shape):
+    """One check. `proved`: what its title names is certain; `next` is the command to run."""
+
+    id: str = Field(examples=["absent-rank"])
+    title: str = Field(examples=["One rank does not come to the collective that all others wait in"])
+    verdict: Literal["fine", "suspect", "unknown"]
+    proved: bool
+    evidence: str = Field(examples=["rank 4 on c is in data after step 100 for 70 s, 7 others are elsewhere"])
+    next: str = Field(examples=["kubectl holdfast logs --rank 4 --tail 50 gpt-70b -n research"])
+
+
+class Checks(Shape):
+    """All checks of a symptom: suspects first, then what is unknown, then what is fine, the likelier first."""
+
+    symptom: str = Field(examples=["hung"])
+    checks: list[Check]
+
+
 class Trouble(Shape):
     """Why there is no other answer."""
 

@@ -61,7 +61,7 @@ class Reader:
             if now >= checked_at + CHECK_EVERY_S:
                 checked_at = now
                 await self._check()
-            told = self._feed.told
+            told, is_over = self._feed.told, self._job.is_gone
             said = b"".join(self._news(now, first=first))
             first = False
             if not said and now >= spoke_at + KEEP_ALIVE_S:
@@ -69,7 +69,7 @@ class Reader:
             if said:
                 spoke_at = now
                 yield said
-            if self._job.is_gone:
+            if is_over:
                 return
             with suppress(TimeoutError):
                 await asyncio.wait_for(told.wait(), KEEP_ALIVE_S)

@@ -11,7 +11,7 @@ import { clock } from "./wording.js";
 const FORECAST_AFTER_MS = 250; // after the last key
 const FORECAST_EVERY_MS = 5000;
 const READ_MS = 1000; // a forecast that changed under somebody's hand is to be read first
-const POLL_MS = 2000;
+const POLL_MS = 1000;
 
 const node = { name: "node", label: "Node", type: "text", list: "node-names", required: true };
 const steps = (name, label, more = {}) => ({ name, label, type: "number", min: 0, step: 1, ...more });

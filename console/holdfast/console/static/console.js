@@ -57,9 +57,9 @@ async function sentenceOf(response) {
   return `The console answered ${response.status}${response.statusText ? ` (${response.statusText})` : ""}.`;
 }
 
-/** JSON of `path`, within ten seconds. Throws Refused. */
-export async function ask(path, { signal, ...more } = {}) {
-  const limit = AbortSignal.timeout(WITHIN_MS);
+/** JSON of `path`, within ten seconds unless said otherwise. Throws Refused. */
+export async function ask(path, { signal, withinMs = WITHIN_MS, ...more } = {}) {
+  const limit = AbortSignal.timeout(withinMs);
   const response = await open(path, { ...more, signal: signal ? AbortSignal.any([signal, limit]) : limit });
   return read(() => response.json());
 }

@@ -26,9 +26,14 @@ export class Incidents {
     this.draw();
   }
 
-  /** All that there are, newest first, as of `now`. */
-  show(incidents, now) {
+  /** How late it is where the job is: open incidents last longer. */
+  until(now) {
     this.now = now;
+    if (this.open > 0) this.draw();
+  }
+
+  /** All that there are, newest first. */
+  show(incidents) {
     const isFirst = this.known === null;
     this.known ??= new Set();
     const before = this.byId;

@@ -4,6 +4,7 @@ import { keep, make, mark, named, say } from "./element.js";
 import { count, number, ranges, whole } from "./wording.js";
 
 const SHOWN = 8;
+const TOLD = 1000; // as many as a console tells of
 const FINE = new Set(["heard", "ended", "healthy"]);
 const FAULTY = new Set(["silent", "avoided", "failed"]);
 
@@ -55,7 +56,8 @@ export class Nodes {
     named("nodes-more").hidden = shown.length === ranked.length;
     say(named("nodes-more"), `Show more of ${whole(ranked.length)}`);
     const bad = this.all.filter((node) => worst(node) !== "fine").length;
-    say(named("nodes-count"), this.all.length ? `${count(this.all.length, "node")}, ${whole(bad)} not fine` : "");
+    const most = this.all.length >= TOLD ? ", those with most to say" : "";
+    say(named("nodes-count"), this.all.length ? `${count(this.all.length, "node")}${most}, ${whole(bad)} not fine` : "");
     keep(named("node-rows"), shown, (each) => each.name, (each) => this.row(each), (row, each) => this.update(row, each));
   }
 

@@ -136,9 +136,10 @@ class Page {
     say(named("job-trouble"), "");
     this.staleness.heard(told);
     showJobLine(told);
+    this.incidents.until(told.heard_at);
     // What is as it was is null in an event.
     if (told.incidents) {
-      this.incidents.show(told.incidents, told.heard_at);
+      this.incidents.show(told.incidents);
       this.plots.incidents(told.incidents);
     }
     if (told.nodes) {

@@ -105,8 +105,10 @@ class Plots {
 
   draw() {
     const { columns } = this.series;
-    for (const { plot, spec } of this.rows) {
-      plot.setData([columns.at, ...spec.lines.map((each) => each.of?.(columns) ?? columns[each.name])], false);
+    for (const { plot, spec, row } of this.rows) {
+      const lines = spec.lines.map((each) => each.of?.(columns) ?? columns[each.name]);
+      row.classList.toggle("unknown", !isKnown(lines));
+      plot.setData([columns.at, ...lines], false);
       const [from, to] = this.follows ? this.range() : [plot.scales.x.min, plot.scales.x.max];
       plot.setScale("x", { min: from, max: to });
     }
@@ -133,8 +135,9 @@ class Plots {
       make("span", { class: "plot-title" }, spec.title),
       spec.lines.map((each, i) => make("span", { class: `plot-line ${each.stroke}` }, each.label && `${each.label} `, values[i])),
     );
-    this.stack.append(make("div", { class: isLast ? "plot-row last" : "plot-row" }, head, figure));
-    return { spec, figure, values, isLast, plot: new uPlot(this.options(spec, isLast), [[], ...spec.lines.map(() => [])], figure) };
+    const row = make("div", { class: isLast ? "plot-row last" : "plot-row" }, head, figure);
+    this.stack.append(row);
+    return { spec, row, figure, values, isLast, plot: new uPlot(this.options(spec, isLast), [[], ...spec.lines.map(() => [])], figure) };
   }
 
   options(spec, isLast) {
@@ -164,7 +167,7 @@ class Plots {
       bands: spec.band ? [{ series: [1, 3], fill: () => colour("plot-3-fill") }] : [],
       axes: [
         { show: true, size: isLast ? 26 : 0, stroke: soft, font, grid: { stroke: grid, width: 1 }, ticks: { show: false }, values: isLast ? times : () => [] },
-        { size: AXIS_WIDTH, stroke: soft, font, grid: { stroke: grid, width: 1 }, ticks: { show: false }, space: 24, values: (_, ticks) => ticks.map((each) => spec.lines[0].say(each)) },
+        { size: AXIS_WIDTH, stroke: soft, font, grid: { stroke: grid, width: 1 }, ticks: { show: false }, space: 24, values: ({ data }, ticks) => (isKnown(data.slice(1)) ? ticks.map((each) => spec.lines[0].say(each)) : []) },
       ],
       hooks: {
         setCursor: [(plot) => this.moved(plot)],
@@ -194,9 +197,9 @@ class Plots {
   tell(at) {
     const { columns, length } = this.series;
     const i = at == null || at >= length ? length - 1 : at;
-    for (const { spec, values } of this.rows) {
+    for (const { plot, spec, values } of this.rows) {
       spec.lines.forEach((each, j) => {
-        const value = each.of ? each.of(columns)[i] : columns[each.name][i];
+        const value = plot.data[j + 1]?.[i];
         say(values[j], each.note && value != null ? `${each.say(value)} (${each.note(columns, i)})` : each.say(value));
       });
     }
@@ -305,6 +308,11 @@ function times(_, ticks, __, ___, apart) {
     const told = `${two(when.getHours())}:${two(when.getMinutes())}`;
     return apart < 60 ? `${told}:${two(when.getSeconds())}` : told;
   });
+}
+
+/** Whether anything of a plot is known. */
+function isKnown(lines) {
+  return lines.some((values) => values.some((each) => each != null));
 }
 
 /** The y axis: all of the values and a little air; a flat line stands in the middle. */

@@ -3,6 +3,7 @@
 import { ask, pathOf } from "./console.js";
 import { make, mark, named, say } from "./element.js";
 
+const WITHIN_MS = 60000; // a long journal is read for it
 const SIGN = { fine: "✓", suspect: "!", unknown: "?" };
 const ORDER = { suspect: 0, unknown: 1, fine: 2 };
 
@@ -49,7 +50,7 @@ export class Runbook {
     this.tell("Checking…", []);
     let said;
     try {
-      said = await ask(pathOf(this.job, `runbook/${encodeURIComponent(symptom)}`));
+      said = await ask(pathOf(this.job, `runbook/${encodeURIComponent(symptom)}`), { withinMs: WITHIN_MS });
     } catch (error) {
       if (asked === this.asked) this.tell(error.status === 404 ? `Not available: ${error.message}` : error.message, []);
       return;
@@ -66,10 +67,10 @@ export class Runbook {
       const item = make(
         "li",
         { "data-verdict": each.verdict },
-        make("span", { class: "check-verdict" }, `${SIGN[each.verdict] ?? "?"} ${each.verdict}`),
+        make("span", { class: "check-verdict" }, `${SIGN[each.verdict] ?? "?"} ${each.verdict}${each.proved ? ", proved" : ""}`),
         make("b", {}, each.title),
         make("p", {}, each.evidence),
-        each.next && make("p", { class: "check-next" }, `Next: ${each.next}`),
+        each.next && make("p", { class: "check-next" }, "Next: ", make("code", {}, each.next)),
       );
       mark(item, "data-check", each.id);
       return item;

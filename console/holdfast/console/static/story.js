@@ -25,8 +25,14 @@ export function rungWords(incident) {
   return `${incident.state === "Observed" ? "would " : ""}${RUNGS[rung]} (rung ${rung})`;
 }
 
-/** Evidence, actions and what happened, as one list in the order of time: {at, is, says, why}. */
+/**
+ * Evidence, actions and what happened, as one list in the order of time: {at, is, says, why}. Of the incident's own
+ * timeline those moments are left out that stand in the list already, with more to them.
+ */
 export function timeline(incident) {
+  const does = new Set((incident.actions ?? []).map((each) => each.does));
+  const moments = (incident.timeline ?? []).filter(({ what }) => !does.has(what) && !/^(began \(|detected: )/.test(what));
+  const isTold = moments.some(({ what }) => what.startsWith("recovered"));
   const entries = [
     { at: incident.began_at, is: "began", says: "the fault began, by the evidence" },
     ...(incident.evidence ?? []).map((each) => ({ at: each.at, is: "evidence", says: `${each.source}: ${each.says}` })),
@@ -34,9 +40,11 @@ export function timeline(incident) {
     ...(incident.actions ?? []).map((each) => ({
       at: each.at, is: "action", says: `rung ${each.rung}, ${RUNGS[each.rung] ?? "?"}: ${each.does}`, why: `because ${each.reason}`,
     })),
-    ...(incident.timeline ?? []).map((each) => ({ at: each.at, is: "then", says: each.what })),
+    ...moments.map(({ at, what }) => (what.startsWith("recovered")
+      ? { at, is: "recovered", says: what.replace(/^recovered: /, "") }
+      : { at, is: "then", says: what })),
   ];
-  if (incident.recovered_at != null) entries.push({ at: incident.recovered_at, is: "recovered", says: "every rank completed a new step" });
+  if (incident.recovered_at != null && !isTold) entries.push({ at: incident.recovered_at, is: "recovered", says: "every rank completed a new step" });
   return entries.map((each, i) => [each, i]).sort(([a, i], [b, j]) => a.at - b.at || i - j).map(([each]) => each);
 }
 

@@ -11,7 +11,7 @@ from holdfast.api.event import RoundProgressed
 from holdfast.api.policy import Policy
 from holdfast.api.round import Round
 from holdfast.api.status import RankStatus, reading
-from holdfast.api.telemetry import ProcessState, RankSample
+from holdfast.api.telemetry import BatchTaken, ProcessState, RankSample
 from holdfast.watchdog.detectors.detector import ROUNDS, Reported, RoundInForce, RoundStarted, Sample
 
 # Often enough to know what a fault costs. Few of them are lines in the journal: see heldprogress.py.
@@ -36,6 +36,7 @@ class _Heard:
     round: RoundInForce
     newest: dict[int, RankSample] = field(default_factory=dict)
     at: dict[int, float] = field(default_factory=dict)
+    batches: dict[int, int] = field(default_factory=dict)  # the newest step whose batch the rank told of
 
     def ranks(self, now: float, *, stale_after_s: float = math.inf) -> tuple[RankStatus, ...]:
         """Every rank in order, as it was last seen. One not heard of, or not lately, is Unknown."""
@@ -61,6 +62,9 @@ class _Heard:
                     heard_age_s=heard_age_s,
                     pid=sample.pid,
                     local_grad_norm=reading(sample.local_grad_norm),
+                    batch_step=self.batches.get(rank),
+                    waited_s=sample.work.waited_s if sample.work is not None else None,
+                    tokens=sample.work.tokens if sample.work is not None else None,
                 )
                 ranks.append(seen)
         return tuple(ranks)
@@ -114,6 +118,11 @@ class Progress:
 
     def _take(self, reported: Reported, now: float) -> None:
         heard, ranks_at, is_over = self._newest, self._ranks_at, self._round.number is None
+        for event in reported.report.events:
+            if not isinstance(event, BatchTaken) or event.round != heard.round.number:
+                continue
+            if event.rank in heard.round.ranks_on(reported.report.node):
+                heard.batches[event.rank] = event.step
         for sample in heard.round.samples_in(reported):
             rank, step = sample.rank, sample.step
             before = heard.newest.get(rank)
