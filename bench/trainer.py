@@ -60,6 +60,7 @@ def host_figures(run: Run, batches: int) -> list[Figure]:
             "run.step with loss and norm as tensors on the CPU",
             cost_us(lambda step: run.step(step, loss=loss, grad_norm=norm, tokens=4096), batches),
         ),
+        within_limit("run.log of one float", cost_us(lambda step: run.log(step, rate=0.5), batches)),
         within_limit("run.phase", cost_us(lambda _: run.phase(Phase.FORWARD), batches)),
     ]
 

@@ -75,6 +75,13 @@ IMAGES = Layer(
 JUDGE = Layer("judge-install", (sys.executable, "tests/judge/judge.py"), is_background=True)
 # The browser that the page is tested in, where it is missing.
 CHROMIUM = Layer("chromium", (sys.executable, "tests/browser/chromium.py"), is_background=True)
+# A server of MLflow, in an environment of its own: a minute where it is not there yet.
+MLFLOW = Layer(
+    "mlflow-install",
+    ("env", f"PYTHONPATH={ROOT / 'tests' / 'servers'}", str(BIN / "python"), "tests/servers/mlflow_server.py"),
+    (INSTALL.name,),
+    is_background=True,
+)
 # Every decoder, for a minute, from one seed; `make fuzz` goes on for an hour from any.
 FUZZ = Layer(
     "fuzz",
@@ -93,13 +100,13 @@ WHOLE = (
     pytest_layer("integration", "-m", "not kubernetes", *BY_FILE),
     pytest_layer("tenants", needs=(BUILD.name,)),
     pytest_layer("sim"),
-    pytest_layer("contract"),
+    pytest_layer("contract", needs=(MLFLOW.name,)),
     pytest_layer("judge", needs=(JUDGE.name,)),
     pytest_layer("browser", needs=(CHROMIUM.name,)),
     FUZZ,
 )
-LAYERS = {layer.name: layer for layer in (*CHECK, BUILD, IMAGES, JUDGE, CHROMIUM, *WHOLE)}
-GROUPS = {"check": CHECK, "all": (BUILD, *CHECK, IMAGES, JUDGE, CHROMIUM, *WHOLE)}
+LAYERS = {layer.name: layer for layer in (*CHECK, BUILD, IMAGES, JUDGE, CHROMIUM, MLFLOW, *WHOLE)}
+GROUPS = {"check": CHECK, "all": (BUILD, *CHECK, IMAGES, JUDGE, CHROMIUM, MLFLOW, *WHOLE)}
 
 
 def environment() -> dict[str, str]:

@@ -34,6 +34,14 @@ FULL_SPEC: dict[str, Any] = {
         "budget": {"amount": 250000, "alertAt": "80%"},
     },
     "utilization": {"gigaflopsPerToken": 42, "peakTeraflopsPerGpu": 989.5},
+    "reporting": {
+        "wandb": {"project": "gpt-7b", "entity": "research", "url": "https://wandb.example"},
+        "mlflow": {"uri": "https://mlflow.example", "experiment": "gpt-7b"},
+        "tensorboard": True,
+        "webhook": "https://hooks.example/oncall",
+        "secret": "holdfast-reporting",
+        "ranks": 2,
+    },
     "suspend": False,
     "ttlAfterFinished": "24h",
     "template": {

@@ -286,9 +286,9 @@ READING = (
         _refused("spec.cost.currency", "'$'", "write a text of the form ^[A-Z]{3}$"),
     ),
     Invalid(
-        "somebody else to tell, which is not built yet",
-        "reporting: {webhook: 'https://hooks.example/oncall'}",
-        _refused("spec.reporting", "{'webhook': 'https://hooks.example/oncall'}", "not built yet; remove it"),
+        "a tracker's run in no project",
+        "reporting: {wandb: {}}",
+        _refused("spec.reporting.wandb.project", "(missing)", "add it"),
     ),
     Invalid("suspended in words", "suspend: 'yes'", _refused("spec.suspend", "'yes'", "write true or false")),
     Invalid(

@@ -28,6 +28,7 @@ from holdfast.api.membership import (
 from holdfast.api.memory import NodeMemory
 from holdfast.api.policy import SpikeLimits
 from holdfast.api.round import Endpoint, Reentry, Restore, Seat
+from holdfast.api.scalars import ScalarsLogged
 from holdfast.api.stacks import FlightTold, FlightWanted
 from holdfast.api.telemetry import NonFinite
 
@@ -38,8 +39,8 @@ ROLE = "default"
 
 
 class Assignment(msgspec.Struct, frozen=True, tag=True):
-    """Launcher to worker: your part in a round. `fingerprint_every`, `keep`, `save_every` and `spikes` are as in
-    `Round`.
+    """Launcher to worker: your part in a round. `fingerprint_every`, `keep`, `save_every`, `spikes` and
+    `ranks_shown` are as in `Round`.
 
     `memory` None: no snapshots in memory. `place` is the member's among `members`; `restarts` counts the rounds
     the member ran before this one.
@@ -62,6 +63,7 @@ class Assignment(msgspec.Struct, frozen=True, tag=True):
     members: int = 1
     restarts: int = 0
     spikes: SpikeLimits | None = None
+    ranks_shown: int = 1
 
     def learning_rate_factor(self, step: int) -> float:
         """What a script that works out its learning rate at each step multiplies it by at `step`: 1.0, but for a
@@ -94,6 +96,7 @@ def assignment_in(seat: Seat, *, local_rank: int, restarts: int, memory: NodeMem
         keep=seat.keep,
         save_every=seat.save_every,
         spikes=seat.spikes,
+        ranks_shown=seat.ranks_shown,
         place=seat.place,
         members=seat.members,
         restarts=restarts,
@@ -184,6 +187,7 @@ FromWorker = (
     | CheckpointsStored
     | RunDescribed
     | Restored
+    | ScalarsLogged
     | Finished
     | FlightTold
 )

@@ -14,6 +14,7 @@ from holdfast.api.bounds import Code, Few, Job, Many, Name, Port, Positive, Rank
 from holdfast.api.checkpoint import StoredCheckpoint
 from holdfast.api.round import Follows, Reentry, Shown, Tier
 from holdfast.api.runmanifest import RunManifest
+from holdfast.api.scalars import ScalarsLogged
 from holdfast.api.selftest import Tested, TestWanted
 from holdfast.api.stacks import StacksWanted, StackTold
 from holdfast.api.telemetry import RankNonFinite
@@ -243,5 +244,6 @@ FromLauncher = (
     | Tested
     | WorkerOutput
     | StackTold
+    | ScalarsLogged
 )
 ToLauncher = Shown | RoundWord | TestWanted | StacksWanted | Refused

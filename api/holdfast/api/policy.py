@@ -24,6 +24,7 @@ from holdfast.api.bounds import (
     Uri,
     Whole,
 )
+from holdfast.api.scalars import RANKS_SHOWN_MAX
 from holdfast.api.selftest import TestLevel
 
 # How long a node that is being drained is kept while nobody can take its ranks.
@@ -201,6 +202,36 @@ class ModelFlops(msgspec.Struct, frozen=True):
     gpu_peak_per_s: Annotated[float, msgspec.Meta(gt=0, le=1e30)]
 
 
+class WandbTarget(msgspec.Struct, frozen=True):
+    """Where a job is shown in Weights & Biases. `entity` and `url` empty: as the environment says."""
+
+    project: Name
+    entity: Name = ""
+    url: Uri = ""
+
+
+class MlflowTarget(msgspec.Struct, frozen=True):
+    """Where a job is shown in MLflow. `uri` empty: as the environment says; `experiment` empty: the job's."""
+
+    uri: Uri = ""
+    experiment: Name = ""
+
+
+class ReportingPolicy(msgspec.Struct, frozen=True):
+    """Where a job is published, and whose own series are shown: those of ranks below `ranks`.
+
+    `secret` names the Secret in the job's namespace with what the trackers ask for; on one machine the environment
+    has it. `tensorboard`: event files are written. `webhook` empty: nobody is told of incidents.
+    """
+
+    wandb: WandbTarget | None = None
+    mlflow: MlflowTarget | None = None
+    tensorboard: bool = False
+    webhook: Uri = ""
+    secret: Name = ""
+    ranks: Annotated[int, msgspec.Meta(ge=1, le=RANKS_SHOWN_MAX)] = 1
+
+
 class Policy(msgspec.Struct, frozen=True):
     """One job's resolved policy.
 
@@ -217,7 +248,7 @@ class Policy(msgspec.Struct, frozen=True):
     when a checkpoint is due; `keep` None: the script alone says how many stay. `condition_actions` and
     `xid_actions` override the catalogues. `observe`: what would be done about a fault is told, and not done.
     `loss` None: no loss that is finite is a fault. `prices` are those of some GPUs, in the currency of `gpu_hour`,
-    and `team` who pays, as the job's label says.
+    and `team` who pays, as the job's label says. `reporting` None: the job is published nowhere.
     `cordon_on` and `cluster_xid_actions` are the cluster's words, not the job's; `xid_actions` come before these.
     """
 
@@ -260,6 +291,7 @@ class Policy(msgspec.Struct, frozen=True):
     prices: Annotated[tuple[Price, ...], Few] = ()
     budget: Budget | None = None
     team: Name = ""
+    reporting: ReportingPolicy | None = None
 
     def price_of(self, offer: Offer) -> float | None:
         """What a GPU of such a node costs for an hour; None where the job says nothing.

@@ -137,7 +137,7 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
     `fingerprint_every`: ranks fingerprint their parameters after every so many steps; 0: never. `memory` None:
     no snapshots are kept in memory. `keep` is how many committed checkpoints stay; None: the script says.
     `save_every`: a checkpoint after every so many steps, besides what the script says; None: only that. `spikes`:
-    how far a gradient norm may go; None: the script says.
+    how far a gradient norm may go; None: the script says. `ranks_shown`: ranks below it send what the script logs.
     """
 
     job: str
@@ -153,6 +153,7 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
     keep: int | None = None
     save_every: int | None = None
     spikes: SpikeLimits | None = None
+    ranks_shown: int = 1
 
     @cached_property
     def _places(self) -> Mapping[str, int]:
@@ -205,6 +206,7 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
             keep=self.keep,
             save_every=self.save_every,
             spikes=self.spikes,
+            ranks_shown=self.ranks_shown,
         )
 
     def _fresh_of(self, share: MemberRanks) -> tuple[int, ...]:
@@ -225,7 +227,8 @@ class Seat(msgspec.Struct, frozen=True, tag=True):
     """One member's part of a round: global ranks first_rank .. first_rank + local_size - 1 of `world_size`.
 
     `place` is the member's among `members`. `fresh_ranks` are those of its own ranks that must be new processes
-    even when `entry` is REENTER. `fingerprint_every`, `keep`, `save_every` and `spikes` are as in `Round`.
+    even when `entry` is REENTER. `fingerprint_every`, `keep`, `save_every`, `spikes` and `ranks_shown` are as
+    in `Round`.
     """
 
     job: str
@@ -245,6 +248,7 @@ class Seat(msgspec.Struct, frozen=True, tag=True):
     keep: int | None = None
     save_every: int | None = None
     spikes: SpikeLimits | None = None
+    ranks_shown: int = 1
 
 
 class Idle(msgspec.Struct, frozen=True, tag=True):

@@ -7,7 +7,7 @@ code. Whatever is wrong ends as `InvalidSpec`, which names each field by its pat
 import difflib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
@@ -17,13 +17,7 @@ from holdfast.api.errors import InvalidSpec, Problem
 
 
 class Section(BaseModel):
-    """One mapping of a job file.
-
-    `not_built` names fields, as files spell them, that are reserved for a function that does not exist yet. A file
-    that sets one is refused: a field that is accepted and read by nobody would be a lie.
-    """
-
-    not_built: ClassVar[tuple[str, ...]] = ()
+    """One mapping of a job file."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -97,8 +91,6 @@ def _path(location: Sequence[int | str]) -> str:
 
 def _why_unknown(model: type[Section], location: Sequence[int | str]) -> str:
     section, name = _section_at(model, location[:-1]), str(location[-1])
-    if section is not None and name in section.not_built:
-        return "not built yet; remove it"
     known = fields_of(section) if section is not None else {}
     near = nearest(name, known)
     if near is not None:

@@ -26,7 +26,7 @@ from holdfast.api.bounds import (
     STEPS_MAX,
     TENSOR_MAX,
 )
-from holdfast.api.faultpolicy import FaultPolicy, Loss, NoticeSource, Preemption
+from holdfast.api.faultpolicy import FaultPolicy, Loss, NoticeSource, Preemption, Straggler
 from holdfast.api.jobstatus import TrainingJobStatus
 from holdfast.api.metadata import Metadata
 from holdfast.api.policy import (
@@ -49,6 +49,7 @@ from holdfast.api.policy import (
     ThermalPolicy,
 )
 from holdfast.api.quantity import Duration, Interval, Percent, Share, Steps
+from holdfast.api.reportingspec import Reporting, reporting_policy
 from holdfast.api.section import MISSING, Section, contradiction, parse
 from holdfast.api.selftest import TestLevel
 
@@ -228,8 +229,6 @@ class Utilization(Section):
 class JobSpec(Section):
     """What is to run, and how it is kept running."""
 
-    not_built = ("reporting",)
-
     entrypoint: Annotated[tuple[Text, ...], Field(min_length=1, max_length=ENTRIES_MAX)]
     """The training script and its arguments; every rank runs it."""
     nodes: Nodes = Nodes()
@@ -250,6 +249,8 @@ class JobSpec(Section):
     """What a GPU costs; without it the ledger counts GPU hours only."""
     utilization: Utilization | None = None
     """What the model needs and a GPU could do; without it no MFU is told."""
+    reporting: Reporting | None = None
+    """Where the job is published, and who is told of its incidents."""
     suspend: bool = False
     """True: one more checkpoint, then the job gives its nodes back and waits. False: it goes on."""
     ttl_after_finished: Duration = timedelta(hours=24)
@@ -349,6 +350,14 @@ def _interval(wanted: timedelta | Steps | None) -> CheckpointInterval:
     return CheckpointInterval(steps=None if wanted is None else wanted.count)
 
 
+def _straggler(wanted: Straggler) -> StragglerPolicy:
+    return StragglerPolicy(
+        slower_than=wanted.slower_than.ratio if wanted.slower_than else None,
+        sustained=wanted.sustained.count if wanted.sustained else None,
+        action=wanted.action,
+    )
+
+
 def policy_of(job: TrainingJob) -> Policy:
     """The job's policy in plain values; seconds and ratios instead of texts."""
     spec, faults = job.spec, job.spec.fault_policy
@@ -389,17 +398,14 @@ def policy_of(job: TrainingJob) -> Policy:
             action=faults.corruption.action,
         ),
         loss=_loss(faults.loss) if faults.loss else None,
-        straggler=StragglerPolicy(
-            slower_than=faults.straggler.slower_than.ratio if faults.straggler.slower_than else None,
-            sustained=faults.straggler.sustained.count if faults.straggler.sustained else None,
-            action=faults.straggler.action,
-        ),
+        straggler=_straggler(faults.straggler),
         notices=_notice_action(faults.preemption),
         gpu_hour=GpuHour(spec.cost.gpu_hour, spec.cost.currency) if spec.cost else None,
         prices=_prices(spec.cost) if spec.cost else (),
         budget=_budget(spec.cost.budget) if spec.cost and spec.cost.budget else None,
         team=job.metadata.labels.get(TEAM_LABEL, ""),
         flops=_flops(spec.utilization) if spec.utilization else None,
+        reporting=reporting_policy(spec.reporting),
         evictions=EvictionBudget(
             count=faults.budget.evictions,
             per_s=faults.budget.per.total_seconds(),

@@ -9,6 +9,8 @@ run.lock        locked by the `holdfast run` that is alive
 nodes/NAME/     the run directory of one local node: rank records, sockets
 logs/           one file per rank and round, one register per launcher of who wrote which, one file per part
 checkpoints/    where the job saves, unless its file says otherwise
+trackers/       what waits for the trackers that the job is published to, and what names its run there
+tensorboard/    event files of TensorBoard, where the job asks for them
 """
 
 import contextlib
@@ -55,6 +57,8 @@ class StateDirectory:
         self.lock_file = root / "run.lock"
         self.logs = root / "logs"
         self.checkpoints = root / "checkpoints"
+        self.trackers = root / "trackers"
+        self.event_files = root / "tensorboard"
 
     def node(self, name: str) -> Path:
         """The run directory of one local node."""

@@ -16,7 +16,6 @@ import yaml
 from holdfast.api.interventionspec import InterventionSpec, InterventionStatus
 from holdfast.api.jobstatus import TrainingJobStatus
 from holdfast.api.metadata import API_VERSION
-from holdfast.api.section import Section
 from holdfast.api.trainingjob import JobSpec
 from holdfast.operator.crdschema import Half, Schema, structural
 
@@ -140,7 +139,7 @@ def definitions() -> dict[str, Schema]:
     spec, status = structural(JobSpec, Half.SPEC), structural(TrainingJobStatus, Half.STATUS)
     # On one machine the template may be left out; a pod cannot be made without one.
     spec["required"] = [*spec["required"], "template"]
-    spec[RULES] = [*JOB_RULES, *_refusals(JobSpec)]
+    spec[RULES] = list(JOB_RULES)
     spec["properties"]["nodes"][RULES] = list(NODES_RULES)
     status["properties"]["conditions"] |= {
         "items": CONDITION,
@@ -161,13 +160,6 @@ def definitions() -> dict[str, Schema]:
     about = "What an on-call engineer asks for, of one job. It is done once and stays as a record."
     interventions = _definition(names, about, spec, status, REQUEST_COLUMNS, {"status": {}})
     return {"trainingjobs": jobs, "interventions": interventions}
-
-
-def _refusals(section: type[Section]) -> list[Schema]:
-    return [
-        {"rule": f"!has(self.{name})", "message": f"{name} is not built yet: remove it"}
-        for name in section.not_built
-    ]
 
 
 def _definition(

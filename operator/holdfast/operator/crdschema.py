@@ -49,13 +49,6 @@ _READ = frozenset(
 )
 # Defaults that depend on another field: a fixed one would hide that the field was left out.
 _FOLLOWING = frozenset({("Nodes", "max")})
-# A server that kept no unknown fields would drop what is in it and take the job.
-_NOT_BUILT: Mapping[str, Any] = {
-    "type": "object",
-    "description": "Not built yet: a job that sets it is refused.",
-    "x-kubernetes-preserve-unknown-fields": True,
-    "maxProperties": 0,
-}
 MAX_KEYS = 1024
 """Bound on mappings, for the cost estimate that newer servers make of every rule."""
 
@@ -143,7 +136,6 @@ class _Converter:
                 elif value not in ({}, []):
                     made["default"] = value
             properties[name] = made
-        properties |= {name: dict(_NOT_BUILT) for name in (section.not_built if section else ())}
         required = {"required": given["required"]} if "required" in given else {}
         return {"properties": properties, **required}
 

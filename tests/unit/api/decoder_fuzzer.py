@@ -37,6 +37,7 @@ from holdfast.agent.sensors.simulated_gpu import BadFault, Fault, parse_fault
 from holdfast.api import runhistory, runmanifest
 from holdfast.api.audit import Audit, Probe, ProbeAnswer, Soundness
 from holdfast.api.bitflip import BitFlip, NanOutput
+from holdfast.api.bulletin import Bulletin, KeptScalars
 from holdfast.api.control import Attached, Entered, FromWorker, ToWorker
 from holdfast.api.cordon import CordonedBy, read_cordoned_by
 from holdfast.api.decoding import decode, decode_json, decode_msgpack
@@ -56,12 +57,13 @@ from holdfast.api.intervention import (
 from holdfast.api.ledger import Entry, LedgerReport, Row
 from holdfast.api.membership import CheckpointCommitted, FromLauncher, Join, Restored, ToLauncher, WorkerExited
 from holdfast.api.plan import FromOperator, NodeObserved, NodeState, OperatorHello, Plan, ToOperator
-from holdfast.api.policy import Policy
+from holdfast.api.policy import Policy, ReportingPolicy
 from holdfast.api.rankrecord import Phase
 from holdfast.api.rehearsal import Kind, Look, Rehearsal, Seen
 from holdfast.api.round import Desired, Idle, Shown
 from holdfast.api.runhistory import RunHistory
 from holdfast.api.runmanifest import Code, RunManifest
+from holdfast.api.scalars import ScalarsLogged
 from holdfast.api.selftest import Tested, TestLevel, Verdict
 from holdfast.api.status import JobStatus, LastSeen, RankStatus
 from holdfast.api.telemetry import AgentHello, FromAgent, NodeReport, ProcessState, RankSample, ToAgent, XidRaised
@@ -179,6 +181,8 @@ _MANIFEST = runmanifest.encode(
 _HISTORY = RunHistory()
 _HISTORY.losses.add(1, 2.5)
 _HISTORY.fingerprint(1, "blocks.0", 7)
+_LOGGED = KeptScalars(1, ScalarsLogged(3, 0, {"rate": ((7, 0.5),)}, since=4))
+_REPORTING = ReportingPolicy(tensorboard=True)
 TARGETS: Mapping[str, Target] = {
     "launcher": _packed(
         FromLauncher,
@@ -195,6 +199,10 @@ TARGETS: Mapping[str, Target] = {
     "operator": _packed(FromOperator, OperatorHello("ns/j"), NodeObserved("n", NodeState.READY, rack="r")),
     "shown": _packed(Shown, Idle("ns/j", 3, "forming")),
     "subscriber": _packed(FeedHello, FeedHello("console")),
+    "bulletin": _packed(
+        Bulletin,
+        Bulletin("ns/j", "", ReportingPolicy(tensorboard=True), 1, 0, 4, "life", (KeptScalars(1, _LOGGED),), 1),
+    ),
     "to subscriber": _packed(
         Told, Pulse(1.0), JobGone("ns/j"), PlacesTold("ns/j", 1, 1, 1, ("n",), ("",), (), b"")
     ),

@@ -10,8 +10,8 @@ from holdfast.api.interventionspec import InterventionSpec, read_intervention
 from holdfast.api.trainingjob import JobSpec, read_trainingjob
 from holdfast.operator.crdschema import Half, structural
 
-# The pod template is the API server's to check, and reserved fields may hold nothing at all.
-OPEN = {"JobSpec.template", "JobSpec.reporting"}
+# The pod template is the API server's to check.
+OPEN = {"JobSpec.template"}
 
 
 def unbounded(schema: dict[str, Any], path: str) -> Iterator[str]:

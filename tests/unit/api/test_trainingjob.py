@@ -13,11 +13,14 @@ from holdfast.api.policy import (
     EvictionBudget,
     GpuHour,
     MemoryPolicy,
+    MlflowTarget,
     ModelFlops,
     NoticeAction,
     Policy,
     Price,
+    ReportingPolicy,
     RestartBudget,
+    WandbTarget,
     XidAction,
 )
 from holdfast.api.quantity import Percent, Steps
@@ -173,6 +176,14 @@ def test_a_policy_carries_everything_the_job_says() -> None:
         memory=MemoryPolicy(every_steps=1, replicas=1),
         interval=CheckpointInterval(),
         keep=3,
+        reporting=ReportingPolicy(
+            wandb=WandbTarget("gpt-7b", "research", "https://wandb.example"),
+            mlflow=MlflowTarget("https://mlflow.example", "gpt-7b"),
+            tensorboard=True,
+            webhook="https://hooks.example/oncall",
+            secret="holdfast-reporting",
+            ranks=2,
+        ),
     )
 
 
@@ -344,8 +355,27 @@ BAD_SPECS: list[tuple[dict[str, Any], str]] = [
         "spec.utilization.peakTeraflopsPerGpu: (missing) is not accepted; add it",
     ),
     (
-        {"reporting": {"wandb": {"project": "x"}}},
-        "spec.reporting: {'wandb': {'project': 'x'}} is not accepted; not built yet; remove it",
+        {"reporting": {"wandb": {}}},
+        "spec.reporting.wandb.project: (missing) is not accepted; add it",
+    ),
+    (
+        {"reporting": {"wandb": {"project": "x", "apiKey": "0123"}}},
+        "spec.reporting.wandb.apiKey: '0123' is not accepted; "
+        "there is no such field; known here: entity, project, url",
+    ),
+    (
+        {"reporting": {"webhook": "file:///etc/passwd"}},
+        "spec.reporting.webhook: 'file:///etc/passwd' is not accepted; "
+        "write a text of the form ^https?://[^/?#@\\s]+(/[^\\s]*)?$",
+    ),
+    (
+        {"reporting": {"mlflow": {"uri": "https://me:secret@mlflow.example"}}},
+        "spec.reporting.mlflow.uri: 'https://me:secret@mlflow.example' is not accepted; "
+        "leave the name and password out; put them into the Secret that spec.reporting.secret names",
+    ),
+    (
+        {"reporting": {"ranks": 65}},
+        "spec.reporting.ranks: 65 is not accepted; write a number of at most 64",
     ),
     ({"suspend": "yes"}, "spec.suspend: 'yes' is not accepted; write true or false"),
     ({"template": []}, "spec.template: [] is not accepted; write a mapping of names to values"),

@@ -23,7 +23,15 @@ ROOTS = {
     "intervention": InterventionRequest,
 }
 # Measured values that may be no number at all: that is news in itself, and nothing is compared with them.
-ANY_NUMBER = {"loss", "grad_norm", "local_grad_norm", "memory_temperature_c", "power_w", "utilization_ratio"}
+ANY_NUMBER = {
+    "series",
+    "loss",
+    "grad_norm",
+    "local_grad_norm",
+    "memory_temperature_c",
+    "power_w",
+    "utilization_ratio",
+}
 # Patterns of 64 bits, of which msgpack carries no more; nothing is added to them.
 PATTERNS = {"value", "group", "device", "throttle"}
 

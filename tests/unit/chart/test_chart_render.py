@@ -17,6 +17,7 @@ from holdfast.agent.readiness import ASK_S
 from holdfast.agent.settings import parse_settings
 from holdfast.cli.cluster.proxiedline import AUDIENCE, Installation
 from holdfast.console import program as console_program
+from holdfast.console.trackers import settings as trackers_settings
 from holdfast.operator import program as operator_program
 from holdfast.watchdog import program as watchdog_program
 from holdfast.watchdog.access.auth import Grants
@@ -42,6 +43,7 @@ FULL: Values = {
     "redis": {"replicas": 5, "persistence": {"enabled": False}, "podAnnotations": {"a": "b"}},
     "viewer": {"namespaces": ["a", "b"]},
     "console": {"enabled": True, "ingress": {"enabled": True, "host": "console.example"}, "podLabels": {"a": "b"}},
+    "trackers": {"enabled": True, "allowedHosts": ["api.wandb.ai"], "podLabels": {"a": "b"}},
 }
 ENCRYPTED: Values = {"watchdog": {"tls": {"existingSecret": "cert"}}}
 
@@ -534,3 +536,31 @@ def test_the_notes_warn_of_what_would_surprise() -> None:
     assert "changes nothing" in notes({"operator": {"mode": "observe"}})
     assert "does not know PodMonitor. None was made." in notes({"metrics": {"podMonitor": {"enabled": True}}})
     assert "No alert was set up." in notes({"metrics": {"prometheusRule": {"enabled": True}}})
+
+
+def test_trackers_may_view_call_what_is_named_and_read_the_secrets_that_are() -> None:
+    values: Values = {"trackers": {"enabled": True, "allowedHosts": ["api.wandb.ai", "mlflow.example:8443"]}}
+    made = rendered(values)
+    grants = one(made, "ConfigMap", "holdfast-watchdog-grants")["data"]["grants.yaml"]
+    assert "system:serviceaccount:hf:holdfast-trackers:\n  - view" in grants
+    deployment = one(made, "Deployment", "holdfast-trackers")["spec"]
+    assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"})
+    (container,) = deployment["template"]["spec"]["containers"]
+    settings = trackers_settings.parse_settings(container["args"])
+    assert settings.allowed_hosts == ("api.wandb.ai", "mlflow.example:8443")
+    assert settings.secrets_server == "https://$(KUBERNETES_SERVICE_HOST):$(KUBERNETES_SERVICE_PORT)"
+    (rule,) = one(made, "ClusterRole", "hf-holdfast-trackers")["rules"]
+    assert (rule["resources"], rule["resourceNames"], rule["verbs"]) == (
+        ["secrets"],
+        ["holdfast-reporting"],
+        ["get"],
+    )
+    assert one(made, "PersistentVolumeClaim", "holdfast-trackers")["spec"]["accessModes"] == ["ReadWriteOnce"]
+
+
+def test_by_default_nothing_is_published_and_nothing_may_be_called() -> None:
+    assert not [each for each in rendered() if each["metadata"]["name"].endswith("trackers")]
+    (container,) = one(rendered({"trackers": {"enabled": True}}), "Deployment", "holdfast-trackers")["spec"][
+        "template"
+    ]["spec"]["containers"]
+    assert trackers_settings.parse_settings(container["args"]).allowed_hosts == ()

@@ -62,11 +62,10 @@ def test_all_are_named_up_to_a_number() -> None:
         {"processesPerNode": 4},
         {"cost": {"gpuHuor": 2}},
         {"checkpoint": 3},
-        {"reporting": {}},
         {"template": {**TEMPLATE, "specc": {}}},
         {"faultPolicy": {"xid": {"79": "Restart", "80": "Evict"}, "conditions": {"LinkErrors": "Evict"}}},
     ],
-    ids=["as stored", "removed", "a section removed", "no section", "not built", "the template", "free names"],
+    ids=["as stored", "removed", "a section removed", "no section", "the template", "free names"],
 )
 def test_a_field_that_is_known_says_nothing_whether_or_not_it_is_there(applied: dict[str, Any]) -> None:
     assert told(**applied) == ()

@@ -29,7 +29,7 @@ from holdfast.operator.decide.action import CreatePod
 from holdfast.operator.decide.reconcile import reconcile
 
 ROOT = Path(__file__).parents[3]
-READERS = ("watchdog", "operator", "agent", "cli", "trainer")
+READERS = ("watchdog", "operator", "agent", "console", "cli", "trainer")
 
 BASE: dict[str, Any] = {
     "nodes": {"min": 2, "max": 4, "spares": 0},
@@ -41,6 +41,7 @@ BASE: dict[str, Any] = {
         "budget": {"amount": 1000},
     },
     "utilization": {"gigaflopsPerToken": 42, "peakTeraflopsPerGpu": 989},
+    "reporting": {"wandb": {"project": "gpt"}, "mlflow": {}},
     "faultPolicy": {"loss": {"learningRateScale": 0.8}},
 }
 # By field: another value than BASE or the default has.
@@ -98,6 +99,15 @@ CHANGED: Mapping[str, Any] = {
     "utilization.gigaflopsPerToken": 43,
     "utilization.peakTeraflopsPerGpu": 990,
     "suspend": True,
+    "reporting.wandb.project": "other",
+    "reporting.wandb.entity": "research",
+    "reporting.wandb.url": "https://wandb.example",
+    "reporting.mlflow.uri": "https://mlflow.example",
+    "reporting.mlflow.experiment": "other",
+    "reporting.tensorboard": True,
+    "reporting.webhook": "https://hooks.example",
+    "reporting.secret": "another",
+    "reporting.ranks": 2,
     "ttlAfterFinished": "1h",
     "template": {**TEMPLATE, "metadata": {"labels": {"team": "research"}}},
 }

@@ -7,6 +7,7 @@ changes what is told. What a reader is answered is read through the command line
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any
+from zlib import crc32
 
 import msgspec
 from forgetful_store import MemoryStore

@@ -35,6 +35,7 @@ from holdfast.trainer.hostcopy import Number
 from holdfast.trainer.proofs import Watched
 from holdfast.trainer.record import open_record
 from holdfast.trainer.rehearsing import Rehearsing
+from holdfast.trainer.scalarlog import ScalarLog
 from holdfast.trainer.spikeguard import SpikeGuard
 from holdfast.trainer.stay import RoundEnded, Stay
 from holdfast.trainer.values import StepValues
@@ -88,6 +89,7 @@ class Run:
         self._record_rank = UNKNOWN_INT
         self._record = open_record(None, UNKNOWN_INT)
         self._values = StepValues(self._record)
+        self.log = ScalarLog()  # run.log(step, name=value, ...): see ScalarLog.__call__
         self._batches = Batches()
         self._stay: Stay | None = None
         self._drill: Drill | None = None
@@ -279,6 +281,7 @@ class Run:
         is not taken for the next round's.
         """
         saved_in = self.assignment.round if round is None else round
+        self.log.send(self._stay, self._host.say, rest=True)  # what goes on from it will not be logged again
         self._host.say(
             CheckpointCommitted(round=saved_in, step=step, uri=uri, wanted=wanted, stall_s=stall_s, took_s=took_s)
         )
@@ -306,15 +309,7 @@ class Run:
         part = self.assignment
         self._here().goes_on_from(step)
         self._host.say(
-            Restored(
-                round=part.round,
-                rank=part.rank,
-                step=step,
-                skipped=skipped,
-                tier=tier,
-                healed=healed,
-                follows=follows,
-            )
+            Restored(part.round, part.rank, step, skipped=skipped, tier=tier, healed=healed, follows=follows)
         )
 
     def stored(
@@ -394,6 +389,7 @@ class Run:
             raise
         finally:
             self._record.phase(Phase.IDLE)
+            self.log.send(stay, self._host.say, rest=True)
             if self._watched is not None:
                 self._watched.close()
                 self._watched = None
@@ -415,6 +411,7 @@ class Run:
             self._record_rank = assignment.local_rank
         self._record.begin(assignment, waits_on_host=self._backend == "gloo")
         self._values = StepValues(self._record)
+        self.log.begin(assignment, self._record)
         self._batches.forget_open()
         self._chronicle.enter(assignment, self._values.loss, self._values.grad_norm)
         self._last_stay = self._stay
@@ -449,6 +446,7 @@ class Run:
             watched = self._watched
             if self._last_word is None and step is not None and watched is not None and not watched.is_finite():
                 self._last_word = NonFinite(step, 0.0, step, 1, parameters=True)
+            self.log.finish()
             stay.group.barrier()
             stay.check()
             return True
@@ -485,6 +483,7 @@ class Run:
         self._record.beat(UNKNOWN_INT if stay is None else stay.group.collective_sequence())
         if stay is not None and not stay.is_over:
             self._say_what_it_reenters()
+        self.log.send(stay, self._host.say)
 
     def _say_what_it_reenters(self) -> None:
         """Where the launcher does not know yet. A framework may be imported, or used first, at any time."""

@@ -59,6 +59,7 @@ class Connection:
         self._on_shown = on_shown
         self._outbox = Outbox()
         self._unsent: asyncio.Queue[FromLauncher | None] | None = None
+        self._lost_at: float | None = None
 
     async def run(self) -> NoReturn:
         """Stay connected until cancelled.
@@ -96,7 +97,8 @@ class Connection:
 
         unsent = self._unsent = asyncio.Queue(_UNSENT_MAX)
         self._send(self._join())
-        for message in (*self._outbox.messages(time.monotonic()), *self._outbox.held()):
+        again = () if self._lost_at is None else self._outbox.logged_since(self._lost_at)
+        for message in (*self._outbox.messages(time.monotonic()), *self._outbox.held(), *again):
             self._send(message)
         beating = asyncio.create_task(beat())
         try:
@@ -104,7 +106,7 @@ class Connection:
                 yield next_
                 unsent.task_done()
         finally:
-            self._unsent = None
+            self._unsent, self._lost_at = None, time.monotonic()
             beating.cancel()
 
     def _send(self, message: FromLauncher) -> None:

@@ -48,6 +48,7 @@ from holdfast.api.membership import (
 )
 from holdfast.api.memory import NodeMemory
 from holdfast.api.round import Closed, Entry, Reentry, Seat, Shown
+from holdfast.api.scalars import ScalarsLogged
 from holdfast.api.selftest import TestWanted
 from holdfast.api.telemetry import NonFinite, RankNonFinite
 
@@ -400,6 +401,8 @@ class LocalSet:
             message, CollectiveFailed | CheckpointCommitted | CheckpointsStored | RunDescribed | Restored
         ):
             return [Report(message)] if self.seat and message.round == self.seat.number else []
+        elif isinstance(message, ScalarsLogged):  # also the rest of a round that is over
+            return [Report(message)]
         return []
 
     def _greet(self, slot: Slot) -> list[Effect]:

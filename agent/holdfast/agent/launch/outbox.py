@@ -3,7 +3,8 @@
 Pure. Messages are idempotent by round, so everything kept is repeated after every join. Memory is bounded: the
 newest message of each kind is kept per rank, the newest commit that was asked for beside the newest of all, and a
 newer round empties the box. A departure and the newest answer to a self-test are of no round and stay. What
-workers wrote waits here only while there is nobody to send it to.
+workers wrote waits here only while there is nobody to send it to. What scripts logged does as well, and is told
+again from shortly before the connection was lost: a watchdog that died had it in memory alone.
 """
 
 from collections import deque
@@ -13,6 +14,7 @@ import msgspec
 
 from holdfast.api import membership
 from holdfast.api.membership import CheckpointCommitted, CollectiveFailed, Departing, Restored, WorkerExited
+from holdfast.api.scalars import ScalarsLogged
 from holdfast.api.selftest import Tested
 from holdfast.api.workeroutput import WorkerOutput
 
@@ -29,6 +31,8 @@ Lasting = (
 )
 _MEMBER, _ANSWER = -1, -2  # places that are no rank's
 _OUTPUTS_MAX = 64  # 1 MiB
+_SCALARS_MAX = 64  # messages, 3 MiB: a minute of one rank
+SCALARS_AGAIN_S = 5.0  # whoever publishes fetches them once a second, and may be late
 
 
 class Outbox:
@@ -40,6 +44,7 @@ class Outbox:
         self._tested: Tested | None = None
         self._round = -1
         self._outputs: deque[WorkerOutput] = deque(maxlen=_OUTPUTS_MAX)
+        self._scalars: deque[tuple[float, ScalarsLogged]] = deque(maxlen=_SCALARS_MAX)
 
     def hold(self, output: WorkerOutput) -> None:
         """The watchdog is away: `output` is for the next connection."""
@@ -51,6 +56,10 @@ class Outbox:
         self._outputs.clear()
         return held
 
+    def logged_since(self, at: float) -> list[ScalarsLogged]:
+        """What scripts logged since shortly before `at`, when the connection was lost; oldest first."""
+        return [logged for said_at, logged in self._scalars if said_at >= at - SCALARS_AGAIN_S]
+
     def keep(self, message: membership.FromLauncher, now: float) -> None:
         """Keep `message` if it is a fact about the newest round, or what is of no round: a departure, an answer.
 
@@ -60,6 +69,8 @@ class Outbox:
             self._departing = (message, now)
         if isinstance(message, Tested):
             self._tested = message
+        if isinstance(message, ScalarsLogged):
+            self._scalars.append((now, message))
         if not isinstance(message, Lasting):
             return
         self.advance(message.round)

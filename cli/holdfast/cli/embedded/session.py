@@ -20,6 +20,7 @@ from holdfast.cli.embedded.jobfile import Prepared
 from holdfast.cli.embedded.ledgerwriter import LedgerWriter
 from holdfast.cli.embedded.localcluster import LocalCluster, PlacementOptions
 from holdfast.cli.embedded.localnode import NodeOptions
+from holdfast.cli.embedded.publishing import Publishing
 from holdfast.cli.embedded.watchdog import WatchdogLink, WatchdogProcess
 from holdfast.cli.statedirectory import RunningJob, StateDirectory, run_lock
 
@@ -77,8 +78,12 @@ async def _run(
     if options.observes:
         audience.say("observing only: what would be done about a fault is told, and nothing is done")
     before = await link.status()
+    policy = msgspec.structs.replace(policy_of(options.prepared.job), observe=options.observes)
+    is_published = policy.reporting is not None
+    publishing = Publishing(options.directory, address, options.prepared.job.id, audience.say, wanted=is_published)
     if before is not None and before.phase is JobPhase.SUCCEEDED:
         audience.say("an earlier run brought this job to its end; nothing was started")
+        await _publish_rest(publishing)
         return Picture(before, incidents=await link.incidents())
     if before is not None and before.phase is JobPhase.FAILED:
         audience.say("an earlier run failed; this one goes on from its newest checkpoint")
@@ -86,7 +91,7 @@ async def _run(
     elif before is not None and options.observes:
         # That none of its workers is left is no fault.
         await link.restart("the job was run again after it had been stopped")
-    await link.submit(msgspec.structs.replace(policy_of(options.prepared.job), observe=options.observes))
+    await link.submit(policy)
     if options.starts_over:
         # The job may have named a place of its own, where what was saved before stays.
         await link.restart("the run was told to start over (--fresh)", fresh=True)
@@ -110,11 +115,13 @@ async def _run(
     console = ConsoleProcess(options.directory, address, audience.say)
     beside = [asyncio.create_task(console.run())] if options.has_console else []
     injector = Injector(link, cluster, watchdog, audience.say)
+    others.append(asyncio.create_task(publishing.run()))
     if options.faults:
         others.append(asyncio.create_task(_inject(options, injector)))
     try:
         picture = await _first_to_end(following, others)
         await cluster.drain(DRAIN_S)
+        await publishing.finish()
         return dataclasses.replace(picture, missed=injector.missed)
     finally:
         for task in (following, *others, *beside):
@@ -123,6 +130,18 @@ async def _run(
         await ledger.write()
         await console.stop()
         await cluster.stop()
+        await publishing.stop()  # behind what workers said last
+
+
+async def _publish_rest(publishing: Publishing) -> None:
+    """What an earlier run ended too soon to publish."""
+    running = asyncio.create_task(publishing.run())
+    try:
+        await publishing.finish()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await publishing.stop()
 
 
 async def _first_to_end(following: asyncio.Task[Picture], others: list[asyncio.Task[None]]) -> Picture:
@@ -163,7 +182,8 @@ def _lay_out(options: RunOptions) -> None:
         raise Unavailable(f"{directory.root} belongs to the job {held.job}; give {job} another --state-dir")
     if options.starts_over:
         # What a run made goes, by name: a folder the user named may hold other things as well.
-        for folder in (directory.logs, directory.checkpoints, directory.root / "nodes"):
+        published = (directory.trackers, directory.event_files)
+        for folder in (directory.logs, directory.checkpoints, directory.root / "nodes", *published):
             shutil.rmtree(folder, ignore_errors=True)
         for file in directory.root.glob("watchdog.*"):
             file.unlink()

@@ -173,7 +173,7 @@ def _unknown(
     fields = fields_of(section)
     for name, value in applied.items():
         place, below, kept = f"{path}.{name}", fields.get(name), stored.get(name)
-        if name not in fields and name not in section.not_built:
+        if name not in fields:
             if name not in stored:
                 yield section, place, name
         elif below is not None and isinstance(value, dict) and isinstance(kept, dict):

@@ -292,6 +292,7 @@ def _formed(state: JobState, policy: Policy, recovery: Recovery, seats: tuple[Me
         keep=policy.keep,
         save_every=policy.interval.steps if policy.interval is not None else None,
         spikes=policy.loss.spikes if policy.loss is not None else None,
+        ranks_shown=policy.reporting.ranks if policy.reporting is not None else 1,
     )
 
 

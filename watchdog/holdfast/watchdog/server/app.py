@@ -24,7 +24,7 @@ from holdfast.watchdog.access.readership import (
     decide,
 )
 from holdfast.watchdog.leadership import Readiness
-from holdfast.watchdog.server import jobs, scrape
+from holdfast.watchdog.server import bulletins, jobs, scrape
 from holdfast.watchdog.server.answer import (
     CALLER,
     READERSHIP,
@@ -239,6 +239,7 @@ ROUTES = (
     Route("GET", f"{JOB}/nodes", jobs.nodes, GET_JOB),
     Route("GET", f"{JOB}/stacks", jobs.stacks, GET_JOB),
     Route("GET", f"{JOB}/journal", jobs.journal, GET_JOB),
+    Route("GET", f"{JOB}/bulletin", bulletins.bulletin, GET_JOB),
     Route("GET", f"{JOB}/logs", jobs.logs, GET_LOG),
     Route("POST", f"{JOB}/interventions", jobs.intervene, Role.OPERATE),
     Route("GET", f"{JOB}/forecast", jobs.foretell, GET_JOB),

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import msgspec
 from aiohttp import WSCloseCode
 
+from holdfast.api.bulletin import GpuFigures
 from holdfast.api.errors import Fenced, HoldfastError, Unavailable
 from holdfast.api.event import Event, InterventionRequested, JobSubmitted, NodeChanged, PodChanged, StacksTaken
 from holdfast.api.intervention import InterventionOutcome, InterventionRequest, InterventionState
@@ -41,8 +42,8 @@ from holdfast.watchdog.journal import lastseen
 from holdfast.watchdog.metrics.counts import Tally
 from holdfast.watchdog.server.clock import WatchdogClock
 from holdfast.watchdog.server.connection import AgentConnection, Connection, Farewell, LauncherConnection, Slot
+from holdfast.watchdog.server.shelves import Shelves
 from holdfast.watchdog.server.stackcalls import StackCalls
-from holdfast.watchdog.server.workeroutput import OutputShelf
 from holdfast.watchdog.settings import ClusterPolicy
 from holdfast.watchdog.standstill import evidence_of, standstill
 
@@ -61,8 +62,8 @@ REPORT_EVERY_S = 5.0
 class JobHost:
     """One job and everybody connected for it.
 
-    `outputs` is what is kept of the workers of all jobs. `fenced` is called when another watchdog has taken over,
-    `decided` with what was decided, once it is carried out.
+    `shelves` hold what is kept of the workers of all jobs. `fenced` is called when another watchdog has taken
+    over, `decided` with what was decided, once it is carried out.
     """
 
     def __init__(
@@ -71,14 +72,15 @@ class JobHost:
         *,
         clock: WatchdogClock,
         tally: Tally,
-        outputs: OutputShelf,
+        shelves: Shelves,
         fenced: Callable[[str], None],
         decided: Callable[["JobHost", tuple[Effect, ...]], None] = lambda host, effects: None,
     ) -> None:
         self.job = job
         self.clock = clock
         self.tally = tally
-        self.outputs = outputs
+        self.outputs, self.scalars = shelves.outputs, shelves.scalars
+        self.gpu_figures: tuple[float, GpuFigures] | None = None  # as of when
         self.launchers: dict[str, LauncherConnection] = {}
         self.agents: dict[str, AgentConnection] = {}
         self.operators: set[Connection] = set()

@@ -107,7 +107,7 @@ def incidents_of(host: JobHost) -> dict[str, Incident]:
 async def incidents(request: web.Request) -> web.Response:
     """Newest first; `limit` bounds how many."""
     host = hosted(request)
-    limit = min(_whole(request, "limit", 100), INCIDENTS_MAX)
+    limit = min(whole(request, "limit", 100), INCIDENTS_MAX)
     return answer(list(incidents_of(host).values())[::-1][:limit])
 
 
@@ -137,7 +137,7 @@ async def journal(request: web.Request) -> web.Response:
     host, store = hosted(request), request.app[WATCHDOG].store
     extent = store.extent(host.job.name)
     lines: list[Journaled] = []
-    for line in store.tail(host.job.name, max(_whole(request, "after", 0), extent.first - 1)):
+    for line in store.tail(host.job.name, max(whole(request, "after", 0), extent.first - 1)):
         lines.append(line)
         if len(lines) == JOURNAL_PAGE_LINES:
             break
@@ -153,7 +153,7 @@ async def logs(request: web.Request) -> web.Response:
     """
     host = hosted(request)
     if "rank" in request.query:
-        return answer(host.outputs.of_rank(host.job.name, _whole(request, "rank", 0)))
+        return answer(host.outputs.of_rank(host.job.name, whole(request, "rank", 0)))
     if (node := request.query.get("node")) is None:
         raise InvalidInput(Problem("rank", None, "name a rank, or a node"))
     return answer(host.outputs.on_node(host.job.name, node))
@@ -177,7 +177,8 @@ def silent_after_s(policy: Policy) -> float:
     return max(policy.lost_after_s, REPORTS_MISSED * policy.heartbeat_interval_s)
 
 
-def _whole(request: web.Request, name: str, default: int) -> int:
+def whole(request: web.Request, name: str, default: int) -> int:
+    """A parameter of the query. Raises InvalidInput."""
     given: Any = request.query.get(name, default)
     try:
         number = int(given)

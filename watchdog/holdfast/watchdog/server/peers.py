@@ -13,6 +13,7 @@ from holdfast.api.checkpoint import TOLD_MAX
 from holdfast.api.errors import HoldfastError
 from holdfast.api.plan import FromOperator, NodeObserved, OperatorHello, PodObserved
 from holdfast.api.policy import Policy
+from holdfast.api.scalars import ScalarsLogged
 from holdfast.api.selftest import Tested
 from holdfast.api.stacks import StackTold
 from holdfast.api.telemetry import AgentHello, FromAgent, NodeReport, ReportTaken
@@ -207,6 +208,8 @@ def heed(host: JobHost, launcher: LauncherConnection, message: membership.FromLa
             _wrote(host, launcher, message)
         case StackTold():
             host.stacks.told(member, message)
+        case ScalarsLogged():
+            _logged(host, launcher, message)
         # Detectors fence these by themselves: what an exit says of its node holds whatever the round.
         case membership.WorkerExited():
             host.observe(detector.Exited(member, launcher.node, message))
@@ -262,6 +265,21 @@ def _wrote(host: JobHost, launcher: LauncherConnection, message: WorkerOutput) -
     if not (0.0 <= message.started_at < YEAR_10000_S and 0.0 <= message.ended_at < YEAR_10000_S):
         raise BadMessage("started_at, ended_at: give seconds since 1970")
     host.outputs.keep(host.job.name, member=launcher.member, node=launcher.node, output=message)
+
+
+def _logged(host: JobHost, launcher: LauncherConnection, message: ScalarsLogged) -> None:
+    """Kept where it is published; also the rest of an older round, whose ranks may be others' by now."""
+    state, policy = host.job.state, host.job.state.policy
+    newest = state.round
+    if policy is None or policy.reporting is None or newest is None:
+        return
+    share = newest.share_of(launcher.member)
+    own = share is not None and share.first_rank <= message.rank < share.first_rank + share.local_size
+    is_of_round = message.round < newest.number or (message.round == newest.number and own)
+    if not is_of_round or message.rank >= policy.reporting.ranks:
+        host.tally.add(Count.FENCED_MESSAGES)
+        return
+    host.scalars.keep(host.job.name, message, host.clock.now())
 
 
 # Agents: node reports in, the pace and what was taken out.

@@ -18,7 +18,7 @@ from holdfast.watchdog.server.connection import Farewell
 from holdfast.watchdog.server.fleet import Deletions, FleetMemory
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.identity import check_job
-from holdfast.watchdog.server.workeroutput import OutputShelf
+from holdfast.watchdog.server.shelves import Shelves
 from holdfast.watchdog.settings import NO_CLUSTER_POLICY, ClusterPolicy
 from holdfast.watchdog.store.store import Fence, Store
 
@@ -48,7 +48,7 @@ class Watchdog:
         self.store = store
         self.cluster = cluster
         self.tally = Tally()
-        self.outputs = OutputShelf()
+        self.shelves = Shelves()
         self.watchers: list[Callable[[JobHost], None]] = []  # told of each job in which something was decided
         self._brain = brain
         self._senses_for = senses_for
@@ -168,7 +168,7 @@ class Watchdog:
         self.store.forget(lastseen.name_of(name), fence=self._fence)
         self.store.forget(name, fence=self._fence)
         del self._hosts[name]
-        self.outputs.forget(name)
+        self.shelves.forget(name)
         host.dismiss(Farewell(WSCloseCode.GOING_AWAY, f"job {name} is gone"))
 
     @property
@@ -210,7 +210,7 @@ class Watchdog:
             job,
             clock=self.clock,
             tally=self.tally,
-            outputs=self.outputs,
+            shelves=self.shelves,
             fenced=self._fenced,
             decided=self._learn,
         )
