@@ -22,6 +22,7 @@ from kubernetes_binaries import cache_folder
 from patience import patient
 
 VERSION = "3.17.2"
+SERVER_NEEDS = ("flask", "flask-cors", "sqlalchemy", "alembic", "graphene", "werkzeug")
 SERVES = """
 import os, sys
 os.environ["_MLFLOW_SERVER_FILE_STORE"] = f"sqlite:///{sys.argv[1]}/mlflow.db"
@@ -53,8 +54,11 @@ def _installed() -> Path:
     with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished:
         made = Path(unfinished) / "made"
         subprocess.run([sys.executable, "-m", "venv", made], check=True, timeout=600)
-        pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-        subprocess.run([made / "bin" / "python", *pip, f"mlflow=={VERSION}"], check=True, timeout=3600)
+        pip = (made / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+        subprocess.run([*pip, f"mlflow-skinny=={VERSION}", *SERVER_NEEDS], check=True, timeout=3600)
+        # Without what it computes with: that is four times as large, and no server that keeps figures needs it.
+        parts = (f"mlflow=={VERSION}", f"mlflow-tracing=={VERSION}")
+        subprocess.run([*pip, "--no-deps", *parts], check=True, timeout=3600)
         shutil.move(made, folder)
     return python
 
