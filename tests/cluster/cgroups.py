@@ -6,7 +6,7 @@ from pathlib import Path
 from patience import patient
 
 ROOT = Path("/sys/fs/cgroup")
-PREFIX = "holdfast-test-"
+PREFIX = "holdfast-test-"  # of no test beside these: all of that name are removed
 EMPTY_S_MAX = patient(10.0)
 
 

@@ -21,6 +21,8 @@ STRANGERS = (
 )
 # They open for every pod of any namespace: what may be said there is tried in the other families.
 FOR_PODS = ("/v1/member", "/v1/agent")
+WHOAMI = "/v1/whoami"
+"""It tells of the caller; what it says of others' jobs is tried below."""
 SECRETS = (str(SECRET_STEP), str(SECRET_LOSS), "gpt-0")
 
 
@@ -29,7 +31,7 @@ async def request(there: Scene, route: Route, who: str, job: str) -> tuple[int, 
     body = msgspec.json.encode(Policy(job=job, nodes_min=1, nodes_max=1)) if route.method == "POST" else None
     url = there.url + route.path.format(namespace=namespace, name=name, id="inc-0001")
     async with there.http.request(route.method, url, data=body, headers=there.headers(who)) as answer:
-        return answer.status, await answer.text()
+        return answer.status, await answer.text(errors="replace")  # some doors answer in msgpack
 
 
 def stays_shut(route: Route) -> Callable[[Scene], Awaitable[None]]:
@@ -38,7 +40,10 @@ def stays_shut(route: Route) -> Callable[[Scene], Awaitable[None]]:
             if route.path in FOR_PODS and who != "nobody":
                 continue
             status, says = await request(there, route, who, there.victim)
-            if (route.method, route.path) == ("GET", "/v1/jobs") and who != "nobody":
+            if route.path == WHOAMI and who != "nobody":
+                assert status == 200
+                assert there.victim.partition("/")[0] not in msgspec.json.decode(says)["namespaces"]
+            elif (route.method, route.path) == ("GET", "/v1/jobs") and who != "nobody":
                 assert (status, says) == (200, "[]"), f"{who} is told of a job that is not its own"
             else:
                 assert status == (401 if who == "nobody" else 403), f"{route.method} {route.path} by {who}"
@@ -63,6 +68,13 @@ async def a_viewer_of_one_namespace_lists_its_own_jobs_alone(there: Scene) -> No
     _, says = await request(there, jobs, "viewer of the intruder", there.intruder)
     assert there.intruder in says
     assert there.victim not in says
+
+
+async def somebody_asks_what_is_allowed_of_the_victims_job(there: Scene) -> None:
+    for who in STRANGERS[:-1]:
+        url = f"{there.url}{WHOAMI}?job={there.victim}"
+        async with there.http.get(url, headers=there.headers(who)) as answer:
+            assert msgspec.json.decode(await answer.read())["may"] == [], who
 
 
 async def a_token_is_used_as_somebody_elses(there: Scene) -> None:
@@ -100,6 +112,7 @@ ATTACKS = (
     *(stays_shut(route) for route in ROUTES if route.needs is not None),
     a_path_leads_to_another_namespace,
     a_viewer_of_one_namespace_lists_its_own_jobs_alone,
+    somebody_asks_what_is_allowed_of_the_victims_job,
     a_token_is_used_as_somebody_elses,
     a_token_for_another_audience_is_shown,
     a_token_is_changed,

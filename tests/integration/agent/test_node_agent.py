@@ -98,7 +98,7 @@ def leave(run_dir: Path, member: Member) -> None:
 def control_group(uid: str) -> Iterator[Path]:
     """One as the kubelet makes for a pod, of whichever version this machine has."""
     pids = CGROUPS / "pids"
-    folder = (pids if pids.is_dir() else CGROUPS) / f"holdfast-test-{secrets.token_hex(4)}" / f"pod{uid}"
+    folder = (pids if pids.is_dir() else CGROUPS) / f"holdfast-agent-{secrets.token_hex(4)}" / f"pod{uid}"
     folder.mkdir(parents=True)
     try:
         yield folder

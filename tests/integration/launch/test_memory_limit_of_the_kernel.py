@@ -31,7 +31,7 @@ print(os.WTERMSIG(status), limit.has_killed(), limit.has_killed())
 @pytest.fixture
 def group() -> Iterator[Path]:
     is_v1 = (GROUPS / "memory").is_dir()
-    made = (GROUPS / "memory" if is_v1 else GROUPS) / f"holdfast-test-{os.getpid()}"
+    made = (GROUPS / "memory" if is_v1 else GROUPS) / f"holdfast-limit-{os.getpid()}"
     made.mkdir()
     (made / ("memory.limit_in_bytes" if is_v1 else "memory.max")).write_text(str(LIMIT_BYTES))
     yield made
