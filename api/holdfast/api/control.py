@@ -27,6 +27,7 @@ from holdfast.api.membership import (
 )
 from holdfast.api.memory import NodeMemory
 from holdfast.api.policy import SpikeLimits
+from holdfast.api.profile import ProfileTold, ProfileWanted
 from holdfast.api.round import Endpoint, Reentry, Restore, Seat
 from holdfast.api.scalars import ScalarsLogged
 from holdfast.api.stacks import FlightTold, FlightWanted
@@ -176,7 +177,7 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
     nonfinite: NonFinite | None = None
 
 
-ToWorker = Assignment | RoundEnded | RoundWord | FlightWanted
+ToWorker = Assignment | RoundEnded | RoundWord | FlightWanted | ProfileWanted
 FromWorker = (
     Attached
     | Reenters
@@ -190,6 +191,7 @@ FromWorker = (
     | ScalarsLogged
     | Finished
     | FlightTold
+    | ProfileTold
 )
 
 

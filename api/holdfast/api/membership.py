@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.api.bounds import Code, Few, Job, Many, Name, Port, Positive, Rank, Seconds, Text, Uri, Whole
 from holdfast.api.checkpoint import StoredCheckpoint
+from holdfast.api.profile import ProfileTold, ProfileWanted
 from holdfast.api.round import Follows, Reentry, Shown, Tier
 from holdfast.api.runmanifest import RunManifest
 from holdfast.api.scalars import ScalarsLogged
@@ -29,8 +30,8 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     run now (a reconnect), `shown` the greatest number it was ever shown, 0 for none: what a watchdog has lost of
     its memory shows by it. `transfer_port` is where its transfer server listens, 0 without one. `warm` says
     that workers can be forked without importing torch. `nodes` is the range (least, most) the launcher was
-    started with; it becomes the job's when nobody has submitted the job. `tells_stacks`: it understands
-    `StacksWanted`.
+    started with; it becomes the job's when nobody has submitted the job. `tells_stacks` and
+    `takes_profiles`: it understands `StacksWanted` and `ProfileWanted`.
     """
 
     job: Job
@@ -46,6 +47,7 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     shown: Whole = 0
     transfer_port: Port = 0
     tells_stacks: bool = False
+    takes_profiles: bool = False
 
 
 class Warmed(msgspec.Struct, frozen=True, tag=True):
@@ -244,6 +246,7 @@ FromLauncher = (
     | Tested
     | WorkerOutput
     | StackTold
+    | ProfileTold
     | ScalarsLogged
 )
-ToLauncher = Shown | RoundWord | TestWanted | StacksWanted | Refused
+ToLauncher = Shown | RoundWord | TestWanted | StacksWanted | ProfileWanted | Refused

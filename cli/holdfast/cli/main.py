@@ -42,6 +42,7 @@ COMMANDS: Mapping[str, Command] = {
     "cost": Command("holdfast.cli.commands.cost:cost", "Where the GPU-hours and the money went."),
     "stacks": Command("holdfast.cli.commands.stacks:stacks", "Where each rank stands now."),
     "flight": Command("holdfast.cli.commands.stacks:flight", "Which rank is behind in its collectives."),
+    "profile": Command("holdfast.cli.commands.stacks:profile", "Record some steps of some ranks."),
     "runbook": Command("holdfast.cli.commands.runbook:runbook", "Check what an expert would, for a symptom."),
     "journal": Command("holdfast.cli.commands.history:journal", "Every event that was recorded."),
     "replay": Command("holdfast.cli.commands.history:replay", "Feed the journal to the brain again and compare."),

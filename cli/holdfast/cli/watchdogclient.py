@@ -18,6 +18,7 @@ from holdfast.api.incident import Incident
 from holdfast.api.intervention import Forecast, InterventionOutcome, InterventionRequest
 from holdfast.api.ledger import LedgerReport
 from holdfast.api.plan import Plan
+from holdfast.api.profile import ProfileStatus
 from holdfast.api.round import Desired
 from holdfast.api.stacks import Standstill
 from holdfast.api.standing import STANDING_HEADER
@@ -127,6 +128,16 @@ class WatchdogClient:
     def standing(self) -> Standstill:
         """Where the ranks stand now."""
         return self._read("stacks", Standstill)
+
+    def profile(self, ranks: str, steps: int) -> ProfileStatus:
+        """Ask for a profile of `ranks`, with commas between, over `steps` steps."""
+        asked = urllib.parse.urlencode({"ranks": ranks, "steps": steps})
+        content = self._line.ask("POST", f"/v1/jobs/{self.job}/profile?{asked}", b"", subject=self.job)
+        return decoded(content, ProfileStatus)
+
+    def profiled(self) -> ProfileStatus:
+        """The newest profile, as far as ranks have told of it."""
+        return self._read("profile", ProfileStatus)
 
     def outputs(self, *, rank: int | None = None, node: str | None = None) -> tuple[KeptOutput, ...]:
         """The end of what gone processes wrote, of a rank or, without one, on a node: newest first."""

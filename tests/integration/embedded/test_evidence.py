@@ -1,6 +1,9 @@
 """A round that stands still, for three reasons: its incidents say where the ranks were before any was ended."""
 
+import gzip
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,9 +62,12 @@ def told(incident: dict[str, Any], source: str) -> list[str]:
     return [each["says"] for each in incident["evidence"] if each["source"] == source]
 
 
+Seen = tuple[list[dict[str, Any]], str, str, str]
+
+
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], str, str]:
-    """The three incidents of one run, and what `holdfast stacks` and `flight` said while it trained on."""
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    """The three incidents of one run, and what `stacks`, `flight` and `profile` said while it trained on."""
     folder = tmp_path_factory.mktemp("hangs")
     more = "  faultPolicy: {hang: {timeout: 2s}, straggler: {sustained: 100000steps}}\n"
     state = folder / "state"
@@ -78,11 +84,14 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]]
         wait_until(all_told, "three hangs with stacks")
         stacks = holdfast("stacks", "--state-dir", state).stdout
         flight = holdfast("flight", "--state-dir", state).stdout
-        return incidents(), stacks, flight
+        profile = holdfast(
+            "profile", "--ranks", "0,1", "--steps", "2", "--within", "200", "--state-dir", state
+        ).stdout
+        return incidents(), stacks, flight, profile
 
 
 def test_another_collective_on_one_rank_is_named_on_both_sides(
-    seen: tuple[list[dict[str, Any]], str, str],
+    seen: Seen,
 ) -> None:
     incident = seen[0][0]
     (says,) = told(incident, "collectives")
@@ -95,7 +104,7 @@ def test_another_collective_on_one_rank_is_named_on_both_sides(
     ("place", "words", "function"), [(1, "time.time()", "spin"), (2, "    lock.acquire()", "wait")]
 )
 def test_a_loop_and_a_lock_are_named_by_their_line_and_the_rank_is_behind(
-    seen: tuple[list[dict[str, Any]], str, str], place: int, words: str, function: str
+    seen: Seen, place: int, words: str, function: str
 ) -> None:
     incident = seen[0][place]
     assert incident["culprit"]["rank"] == 1
@@ -108,7 +117,7 @@ def test_a_loop_and_a_lock_are_named_by_their_line_and_the_rank_is_behind(
 
 
 def test_each_is_healed_within_a_second_more_than_it_took_to_decide(
-    seen: tuple[list[dict[str, Any]], str, str],
+    seen: Seen,
 ) -> None:
     for incident in seen[0]:
         taken = [each["at"] for each in incident["evidence"] if each["source"] == "stacks"]
@@ -118,10 +127,21 @@ def test_each_is_healed_within_a_second_more_than_it_took_to_decide(
 
 
 def test_commands_say_where_the_ranks_are_now_while_they_train_on(
-    seen: tuple[list[dict[str, Any]], str, str],
+    seen: Seen,
 ) -> None:
-    _, stacks, flight = seen
+    _, stacks, flight, _ = seen
     assert "of 2: " in stacks
     assert "in train, from train.py:" in stacks or "in sum_up, from train.py:" in stacks
     # While they train, one may be in a collective that the other has not come to yet.
     assert flight.startswith(("the last collectives of the 2 of 2 ranks that answered are the same", "rank "))
+
+
+def test_a_profile_of_some_steps_has_a_trace_and_its_collectives(seen: Seen) -> None:
+    _, _, _, profile = seen
+    for rank in (0, 1):
+        path, size = re.findall(rf"^rank {rank}: (.*) \((.*) MB\)$", profile, re.MULTILINE)[0]
+        assert float(size) > 0.0
+        trace = json.loads(gzip.decompress(Path(path).read_bytes()))
+        assert any(each.get("name") == "gloo:all_reduce" for each in trace["traceEvents"])
+    assert re.search(r"2 steps in .* ms: .* ms of collectives, .* not hidden behind computing", profile)
+    assert re.search(r"all_reduce of \[4\]: 2 times", profile)

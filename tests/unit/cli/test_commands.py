@@ -42,7 +42,7 @@ def here(tmp_path: Path) -> list[str]:
 def test_the_names_of_the_commands_are_the_promised_ones() -> None:
     assert list(COMMANDS) == [
         *("run", "demo", "launch", "status", "ranks", "nodes", "logs", "incidents", "why", "cost"),
-        *("stacks", "flight", "runbook", "journal", "replay"),
+        *("stacks", "flight", "profile", "runbook", "journal", "replay"),
         *(
             "console",
             "evict",

@@ -29,10 +29,12 @@ from holdfast.api.control import (
 from holdfast.api.decoding import decode
 from holdfast.api.errors import Damaged, InvalidInput, Malformed, Problem, Unavailable
 from holdfast.api.membership import SaveWanted, Verified
+from holdfast.api.profile import ProfileTold, ProfileWanted
 from holdfast.api.rehearsal import REHEARSAL_VARIABLE, Rehearsal, read_rehearsal
 from holdfast.api.round import Endpoint, Restore, Tier
 from holdfast.api.stacks import FlightTold, FlightWanted
 from holdfast.trainer.flight import last_collectives
+from holdfast.trainer.profiling import Profiling
 from holdfast.trainer.stay import Stay
 from holdfast.wire.frame import FrameReader, frame
 from holdfast.wire.unixsocket import reachable
@@ -276,10 +278,23 @@ class Launcher:
                     self._wanted = message
                 case Verified():
                     self._verified = message
+                case ProfileWanted():
+                    self._profile(message)
                 case FlightWanted():
                     self.say(FlightTold(message.number, last_collectives()))
             self._align()
             self._changed.notify_all()
+
+    def _profile(self, wanted: ProfileWanted) -> None:
+        """Begin with the next step; where another one is under way, or the round is over, say so."""
+        stay = self.stay
+        if stay is None or stay.assignment.round != wanted.round or stay.profiling is not None:
+            problem = "it is in no such round, or profiled already"
+            self.say(
+                ProfileTold(wanted.round, wanted.number, rank=0, problem=problem)
+            )  # its launcher knows the rank
+            return
+        stay.profiling = Profiling(wanted, stay.assignment.rank, Path("holdfast-profiles"), self.say)
 
     def lose(self, why: str) -> None:
         """The launcher is gone. The round goes on; what waits for the launcher does not."""

@@ -132,7 +132,7 @@ class Run:
             self._watched.completed(step)
         if self._rehearsing is not None:
             self._rehearsing.completed(step, loss, grad_norm)
-        self._here().check()
+        self._here().completed()
 
     def batch(self, step: int, samples: object, *, tokens: int | None = None) -> None:
         """This rank takes `samples` for `step`; of several calls for a step, all of them. Before `step`.

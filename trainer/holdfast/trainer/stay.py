@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from holdfast.api.checkpoint import Standing
 from holdfast.api.control import Assignment
 from holdfast.trainer.group import RoundGroup
+from holdfast.trainer.profiling import Profiling
 from holdfast.trainer.store import RoundStore
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class Stay:
         self.saves = WantedSave(assignment.world_size)
         self.standing = Standing(assignment.restore.verified, assignment.restore.unhealthy_from)
         self.restored_step: int | None = None
+        self.profiling: Profiling | None = None  # set by the side thread, else the training thread's
         self._reason: str | None = None
         self._over = threading.Event()
 
@@ -79,6 +81,12 @@ class Stay:
         if self._reason is None:
             self._reason = reason
         self._over.set()
+
+    def completed(self) -> None:
+        """A step is complete. Raises RoundEnded when the round is over."""
+        if self.profiling is not None and self.profiling.completed():
+            self.profiling = None
+        self.check()
 
     def check(self) -> None:
         """Raises RoundEnded when the round is over."""

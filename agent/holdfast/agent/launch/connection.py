@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.agent.launch.outbox import Outbox
 from holdfast.api.membership import Beat, FromLauncher, Join, Leave, Refused, RoundWord, ToLauncher
+from holdfast.api.profile import ProfileWanted
 from holdfast.api.round import Shown
 from holdfast.api.selftest import TestWanted
 from holdfast.api.stacks import StacksWanted
@@ -51,7 +52,7 @@ class Connection:
         job: str,
         heartbeat_interval_s: float,
         join: Callable[[], Join],
-        on_shown: Callable[[Shown | RoundWord | TestWanted | StacksWanted], None],
+        on_shown: Callable[[Shown | RoundWord | TestWanted | StacksWanted | ProfileWanted], None],
     ) -> None:
         self._line = Line(access, "/v1/member", self, msgspec.msgpack.Decoder(ToLauncher), MANNER, job)
         self._heartbeat_interval_s = heartbeat_interval_s

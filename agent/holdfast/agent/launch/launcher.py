@@ -18,6 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
+import msgspec
+
 from holdfast.agent.launch import firstsign, forking, logs
 from holdfast.agent.launch.connection import Connection
 from holdfast.agent.launch.control import ControlServer
@@ -35,6 +37,7 @@ from holdfast.agent.memberfile import Member, own_pid_namespace, write_member
 from holdfast.api.control import Attached, FromWorker, record_file_name
 from holdfast.api.errors import Unavailable
 from holdfast.api.membership import Departing, Join, RoundWord, SaveWanted, Verified, Warmed, WorkerExited
+from holdfast.api.profile import ProfileTold, ProfileWanted
 from holdfast.api.round import Closed, Shown
 from holdfast.api.selftest import TestWanted
 from holdfast.api.stacks import FlightTold, StacksWanted, StackTold
@@ -202,11 +205,15 @@ class Launcher:
             nodes=settings.nodes,
             transfer_port=self._transfer.port,
             tells_stacks=True,
+            takes_profiles=True,
         )
 
     # What arrives.
 
-    def _take_shown(self, desired: Shown | RoundWord | TestWanted | StacksWanted) -> None:
+    def _take_shown(self, desired: Shown | RoundWord | TestWanted | StacksWanted | ProfileWanted) -> None:
+        if isinstance(desired, ProfileWanted):
+            self._profile(desired)
+            return
         if isinstance(desired, StacksWanted):
             if self._taking is None:
                 self._taking = asyncio.create_task(self._take_stacks(desired))
@@ -233,6 +240,15 @@ class Launcher:
         elif self._departure is not None and self._set.seat is None:
             self._leave(self._departure)
 
+    def _profile(self, wanted: ProfileWanted) -> None:
+        """Hand it to the workers it means; one that cannot be asked says so at once."""
+        for slot in self._set.slots:
+            if slot.rank not in wanted.ranks or slot.round != wanted.round:
+                continue
+            if slot.pid is None or not self._control.tell(slot.pid, wanted):
+                problem = "its script does not use holdfast.trainer, or its process is gone"
+                self._connection.report(ProfileTold(wanted.round, wanted.number, slot.rank, problem=problem))
+
     async def _take_stacks(self, wanted: StacksWanted) -> None:
         """Say where the workers of the round stand; what is shown meanwhile waits, for it may end them."""
         try:
@@ -254,6 +270,10 @@ class Launcher:
     def _take_from_worker(self, worker: int, message: FromWorker) -> None:
         if isinstance(message, FlightTold):
             self._stacks.told(worker, message)
+        elif isinstance(message, ProfileTold):
+            slot = self._set.slot_of(worker)
+            rank = message.rank if slot is None else slot.rank
+            self._connection.report(msgspec.structs.replace(message, rank=rank))
         elif isinstance(message, Attached):
             self._signs.forget(worker)  # its rank record tells of its steps
             self._do(self._set.attached(worker, time.monotonic()))

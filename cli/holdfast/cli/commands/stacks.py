@@ -1,11 +1,17 @@
-"""`holdfast stacks|flight`: where the ranks of a job stand now, and the collectives that they issued last."""
+"""`holdfast stacks|flight|profile`: where ranks stand now, their last collectives, and where a step goes."""
+
+import time
+from typing import Final
 
 import click
 
+from holdfast.api.profile import RANKS_MAX, STEPS_MAX, ProfileStatus
 from holdfast.api.stacks import Standstill
 from holdfast.cli.output import ExitCode, Format, emit, format_option
 from holdfast.cli.site import open_site
 from holdfast.cli.target import JobWord, Target, target_options
+
+LOOK_S: Final = 0.5
 
 
 @click.command()
@@ -31,6 +37,51 @@ def flight(target: Target, form: Format) -> ExitCode:
     """
     source = open_site(target).source()
     return emit(form, source.client().standing(), table=flight_text, names=[f"job/{source.job}"])
+
+
+@click.command()
+@click.option("--ranks", default="0", show_default=True, metavar="N,...", help=f"{RANKS_MAX} at most.")
+@click.option(
+    "--steps", type=click.IntRange(1, STEPS_MAX), default=5, show_default=True, help="How many to record."
+)
+@click.option(
+    "--within", type=click.IntRange(min=1), default=300, show_default=True, help="Seconds to wait for it."
+)
+@target_options(JobWord.ARGUMENT)
+@format_option
+def profile(ranks: str, steps: int, within: int, target: Target, form: Format) -> ExitCode:
+    """Record the next steps of some ranks of JOB: a trace for ui.perfetto.dev, and its collectives in lines.
+
+    The traces lie on the ranks' nodes, below their working directory. Ranks are slower while they record; JOB has
+    to use holdfast.trainer. It needs the role operate, which the API server's proxy does not give: on a cluster
+    forward the watchdog's port and use --watchdog with a token of that role.
+    """
+    source = open_site(target).source()
+    client = source.client()
+    asked, until = client.profile(ranks, steps), time.monotonic() + within
+    found = client.profiled()
+    while found.number == asked.number and not found.over and time.monotonic() < until:
+        time.sleep(LOOK_S)
+        found = client.profiled()
+    emit(form, found, table=profile_text, names=[f"job/{source.job}"])
+    got = {each.rank for each in found.told if not each.problem}
+    return ExitCode.OK if got == set(found.ranks) else ExitCode.FAILED
+
+
+def profile_text(found: ProfileStatus) -> str:
+    """Each rank's trace and its collectives."""
+    lines = []
+    for each in sorted(found.told, key=lambda told: told.rank):
+        if each.problem:
+            lines.append(f"rank {each.rank}: {each.problem}")
+            continue
+        lines.append(f"rank {each.rank}: {each.path} ({each.size / 1e6:.2g} MB)")
+        lines += [f"  {line}" for line in each.summary]
+    missing = sorted(set(found.ranks) - {each.rank for each in found.told})
+    if missing:
+        why = found.over or "not yet; ask again later with `holdfast profile`"
+        lines.append(f"no answer of ranks {', '.join(map(str, missing))}: {why}")
+    return "\n".join(lines)
 
 
 def stacks_text(found: Standstill) -> str:

@@ -36,6 +36,7 @@ class Slot(Enum):
     VERIFIED = "verified"
     TEST = "test"
     STACKS = "stacks"
+    PROFILE = "profile"
     PACE = "pace"
     TAKEN = "taken"
 
@@ -102,12 +103,13 @@ class Connection:
 
 @dataclass(eq=False, kw_only=True)
 class LauncherConnection(Connection):
-    """A member's connection. `boot` and `tells_stacks` as in `membership.Join`; `left`: it went on purpose."""
+    """A member's connection. `left`: it went on purpose; the others are as in `membership.Join`."""
 
     member: str
     node: str
     boot: str
     tells_stacks: bool = False
+    takes_profiles: bool = False
     left: bool = False
 
 

@@ -42,6 +42,7 @@ from holdfast.watchdog.journal import lastseen
 from holdfast.watchdog.metrics.counts import Tally
 from holdfast.watchdog.server.clock import WatchdogClock
 from holdfast.watchdog.server.connection import AgentConnection, Connection, Farewell, LauncherConnection, Slot
+from holdfast.watchdog.server.profilecalls import ProfileCalls
 from holdfast.watchdog.server.shelves import Shelves
 from holdfast.watchdog.server.stackcalls import StackCalls
 from holdfast.watchdog.settings import ClusterPolicy
@@ -85,6 +86,7 @@ class JobHost:
         self.agents: dict[str, AgentConnection] = {}
         self.operators: set[Connection] = set()
         self.stacks = StackCalls()
+        self.profiles = ProfileCalls()
         self.pods = PodsSeen()
         self.taken: dict[str, NodeReport] = {}  # by node: the newest report
         self.taken_at: dict[str, float] = {}

@@ -1,5 +1,6 @@
 """What people and programs read of jobs, as JSON, and what they send: jobs and interventions."""
 
+import logging
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -27,6 +28,8 @@ from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.identity import check_job
 from holdfast.watchdog.server.watchdog import WATCHDOG
 from holdfast.watchdog.store.store import START
+
+logger = logging.getLogger(__name__)
 
 INCIDENTS_MAX = 1000
 JOURNAL_PAGE_LINES = 500
@@ -187,6 +190,29 @@ def whole(request: web.Request, name: str, default: int) -> int:
     if not 0 <= number < 2**63:
         raise InvalidInput(Problem(name, str(given)[:32], "give a whole number, zero or greater"))
     return number
+
+
+async def profile(request: web.Request) -> web.Response:
+    """Profile the ranks in the query's `ranks` over `steps` steps. `profiled` tells what comes of it."""
+    host = hosted(request)
+    try:
+        ranks = [int(each) for each in request.query.get("ranks", "0").split(",")]
+    except ValueError:
+        given = request.query.get("ranks", "")[:64]
+        raise InvalidInput(Problem("ranks", given, "give ranks with commas between, such as 0,7")) from None
+    state, steps = host.job.state, whole(request, "steps", 5)
+    asked = host.profiles.ask(host.launchers, state.round, ranks, steps, host.clock.now())
+    logger.info("profile asked job=%s by=%s ranks=%s steps=%d", host.job.name, request[CALLER].name, ranks, steps)
+    return answer(asked, status=202)
+
+
+async def profiled(request: web.Request) -> web.Response:
+    """The newest profile that was asked for."""
+    host = hosted(request)
+    found = host.profiles.status(host.job.state.round)
+    if found is None:
+        raise NotFound(f"nobody has asked for a profile of {host.job.name}")
+    return answer(found)
 
 
 async def whoami(request: web.Request) -> web.Response:

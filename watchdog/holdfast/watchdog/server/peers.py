@@ -13,6 +13,7 @@ from holdfast.api.checkpoint import TOLD_MAX
 from holdfast.api.errors import HoldfastError
 from holdfast.api.plan import FromOperator, NodeObserved, OperatorHello, PodObserved
 from holdfast.api.policy import Policy
+from holdfast.api.profile import ProfileTold
 from holdfast.api.scalars import ScalarsLogged
 from holdfast.api.selftest import Tested
 from holdfast.api.stacks import StackTold
@@ -79,7 +80,13 @@ async def _talk_to_launcher(request: web.Request, socket: Socket, outbox: Outbox
         await socket.send(msgspec.msgpack.encode(membership.Refused(str(error))))
         raise BadMessage(str(error)) from error
     launcher = LauncherConnection(
-        socket, outbox, member=join.member, node=join.node, boot=join.boot, tells_stacks=join.tells_stacks
+        socket,
+        outbox,
+        member=join.member,
+        node=join.node,
+        boot=join.boot,
+        tells_stacks=join.tells_stacks,
+        takes_profiles=join.takes_profiles,
     )
     older = host.launchers.get(launcher.member)
     host.launchers[launcher.member] = launcher
@@ -208,6 +215,8 @@ def heed(host: JobHost, launcher: LauncherConnection, message: membership.FromLa
             _wrote(host, launcher, message)
         case StackTold():
             host.stacks.told(member, message)
+        case ProfileTold():
+            host.profiles.told(host.job.state.round, member, message)
         case ScalarsLogged():
             _logged(host, launcher, message)
         # Detectors fence these by themselves: what an exit says of its node holds whatever the round.
