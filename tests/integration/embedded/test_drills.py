@@ -48,6 +48,7 @@ POLICY = """  faultPolicy:
     thermal: {sustained: 2s}
     corruption: {fingerprintEverySteps: 5}
     preemption: {action: Checkpoint}
+    straggler: {sustained: 100000steps}
     budget: {evictions: 50, per: 1h, clusterFraction: 100%}
 """
 LAST = "injecting: kill-watchdog"
