@@ -14,6 +14,7 @@ sys.path.append(str(Path(__file__).parent))
 
 from chromium import FLAGS, chromium
 from fake_console import OPERATOR, FakeConsole, serving
+from network import leave_for_a_network_of_its_own
 
 __all__ = ["warm_parents", "warm_runs"]
 WITHIN_MS = patient(5.0) * 1000
@@ -21,6 +22,10 @@ expect.set_options(timeout=WITHIN_MS)
 
 Open = Callable[..., Page]
 """A page in the browser: `open_page(url, width=, height=, scheme=)`."""
+
+
+def pytest_configure() -> None:
+    leave_for_a_network_of_its_own()
 
 
 @pytest.fixture(scope="session")
