@@ -84,9 +84,12 @@ class Console:
         token = token_of(request)
         if not token:
             raise Refused(401, "this needs a token: send the header 'Authorization: Bearer TOKEN'")
-        namespace, name = (
-            urllib.parse.quote(request.path_params[each], safe="") for each in ("namespace", "name")
-        )
+        if request.method != "GET" and not _is_json(request):
+            raise Refused(415, "send the header 'Content-Type: application/json'")
+        names = [request.path_params[each] for each in ("namespace", "name")]
+        if {".", ".."} & set(names):  # whoever reads the address next would resolve them
+            raise Refused(404, f"there is no job {'/'.join(names)}")
+        namespace, name = (urllib.parse.quote(each, safe="") for each in names)
         query = f"?{request.url.query}" if request.url.query else ""
         path = f"/v1/jobs/{namespace}/{name}/{what}{query}"
         body = await request.body() or None
@@ -99,7 +102,7 @@ class Console:
         try:
             async for said in Reader(self.feed, job, self.documents, check).events():
                 yield said
-        except Refused:
+        except HoldfastError:  # refused; or nobody can say any more that he is not
             return
         finally:
             self.readers -= 1
@@ -255,6 +258,14 @@ def _commands(console: Console) -> APIRouter:
         return await console.passed_on(request, "interventions")
 
     return router
+
+
+def _is_json(request: Request) -> bool:
+    """Whether the body says it is JSON. A form of another site's page cannot say so, and a proxy that signs people
+    in by a cookie would put their token beside whatever it sends.
+    Source: https://cheatsheetseries.owasp.org/cheatsheets/Cross-Site_Request_Forgery_Prevention_Cheat_Sheet.html
+    """
+    return request.headers.get("Content-Type", "").partition(";")[0].strip().lower() == "application/json"
 
 
 def _json(content: bytes | object) -> Response:
