@@ -80,6 +80,28 @@ def test_a_new_incident_is_seen_at_once_heard_and_marked(
     expect(shown.locator("#worst-ranks tr").first).to_contain_text("× faulty")
 
 
+def test_what_is_open_is_told_before_what_is_newer_and_over(
+    shown: Page, console: FakeConsole, job: ScriptedJob
+) -> None:
+    opened = job.break_node(5)
+    paged = incident_of_a_lost_gpu(job.name, "node-0001", time.time(), id="incident-8", state=IncidentState.PAGED)
+    job.incidents += [paged, incident_of_a_lost_gpu(job.name, "node-0002", time.time() + 1.0, id="incident-9")]
+    told(console, job)
+    expect(shown.locator("#story-title")).to_contain_text(f"{opened.id}: GpuLost of node node-0005")
+    expect(shown.locator("#incidents-count")).to_have_text("1 open, 1 paged, 3 in all")
+
+
+def test_in_a_new_round_ranks_are_named_by_the_nodes_that_they_are_on_then(
+    shown: Page, console: FakeConsole, job: ScriptedJob
+) -> None:
+    """A spare that takes a node's place may take its number, too."""
+    expect(shown.locator("#rank-summary")).to_have_text("96 ranks: 96 fine")
+    job.nodes[5] = "spare-0001"
+    job.break_node(5)  # in its round 13
+    told(console, job)
+    expect(shown.locator("#worst-ranks tr").first).to_contain_text("spare-0001")
+
+
 def test_the_story_of_an_incident_tells_evidence_actions_and_why_in_order(
     shown: Page, console: FakeConsole, job: ScriptedJob
 ) -> None:
