@@ -67,8 +67,10 @@ def test_the_console_of_a_cluster_or_of_an_address_is_asked_for(monkeypatch: pyt
     started: list[list[str]] = []
     monkeypatch.setattr("os.execv", lambda _, words: started.append(words))
     assert "name the file" in str(asked("--watchdog", "w:7077").exception)
-    asked("--watchdog", "w:7077", "--token-file", "t", "--ca-file", "c", "--port", "7098")
-    (words,) = started
+    named = asked("--watchdog", "w:7077", "--token-file", "t", "--ca-file", "c", "--port", "7098")
+    assert "http://127.0.0.1:7098/" in named.output
+    assert ":0/" not in asked("--watchdog", "w:7077", "--token-file", "t", "--port", "0").output
+    words = started[0]
     assert words[1:3] == ["-m", "holdfast.console"]
     settings = console_program.command.make_context("console", words[3:]).params
     assert (settings["watchdog"], settings["listen"]) == ("w:7077", "127.0.0.1:7098")
