@@ -82,3 +82,11 @@ async def test_a_stream_ends_quietly_when_nobody_can_say_any_more_who_reads_it(
     said = [each async for each in console.stream(feed.jobs[JOB], away)]
     assert said == [b": welcome\n\n"]
     assert console.readers == 0
+
+
+async def test_a_figure_that_is_none_is_refused_by_its_name(feed: Feed, watchdog: Watchdog) -> None:
+    async with client(feed, watchdog) as http:
+        answer = await http.get(f"/api/v1/jobs/{JOB}/series?points=many", headers={"Authorization": "Bearer olga"})
+    assert answer.status_code == 400
+    assert "points" in answer.json()["error"]
+    assert "many" in answer.json()["error"]

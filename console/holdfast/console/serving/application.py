@@ -8,11 +8,12 @@ from typing import Any, Final
 
 import msgspec
 from fastapi import APIRouter, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
-from holdfast.api.errors import HoldfastError, InvalidInput
+from holdfast.api.errors import HoldfastError, InvalidInput, Problem
 from holdfast.console import serving
 from holdfast.console.feed import Feed
 from holdfast.console.heard import JobHeard
@@ -134,7 +135,14 @@ def make_application(feed: Feed, http: WatchdogHttp) -> FastAPI:
         assert isinstance(error, HTTPException)
         return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
 
+    def correct(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        problem = Problem(str(first["loc"][-1]), str(first.get("input"))[:64], str(first["msg"]))
+        return refuse(request, InvalidInput(problem))
+
     app.add_exception_handler(HoldfastError, refuse)
+    app.add_exception_handler(RequestValidationError, correct)
     app.add_exception_handler(HTTPException, explain)
     return app
 
