@@ -46,8 +46,9 @@ def test_tries_come_later_and_later_and_not_all_at_once(modules: Page) -> None:
 
 
 def test_what_presses_most_comes_first(modules: Page) -> None:
-    script = """({pressing}) => [["Running", 0], ["Failed", 0], ["Recovering", 1], ["Stalled", 0], ["Succeeded", 0]]
-      .map(([phase, open_incidents]) => pressing({phase, open_incidents}))"""
+    script = """({pressing}) =>
+      [["Running", 0], ["Failed", 0], ["Recovering", 1], ["Stalled", 0], ["Succeeded", 0]]
+        .map(([phase, open_incidents]) => pressing({phase, open_incidents}))"""
     assert called(modules, "jobs", script) == [0, 1, 2, 3, 0]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from conftest import Log, Open
-from fake_console import OPERATOR, VIEWER, FakeConsole
+from fake_console import OPERATOR, VIEWER, FakeConsole, serving
 from patience import patient
 from playwright.sync_api import Page, expect
 from scripted_job import ScriptedJob, incident_of_a_lost_gpu
@@ -135,6 +135,23 @@ def test_a_mark_on_the_plots_opens_its_incident(shown: Page, console: FakeConsol
     expect(shown.locator("#story-title")).to_contain_text("incident-1")
     expect(shown.locator("#story-title")).to_be_focused()
     assert "incident=incident-1" in shown.url
+
+
+def test_a_mark_stands_at_its_time_whatever_time_is_shown(open_page: Open) -> None:
+    job = ScriptedJob.of(nodes=2)  # of 50 minutes
+    job.incidents.append(incident_of_a_lost_gpu(job.name, "node-0001", time.time() - 600.0))
+    with serving(job) as console:
+        shown = open_page(f"{console.url}#token={OPERATOR}")
+        expect(shown.locator(".plot-mark")).to_have_count(1)
+        shown.locator("#plot-spans button", has_text="15 min").click()
+        shown.evaluate("() => new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))")
+        share = shown.evaluate("""() => {
+      const over = document.querySelector(".u-over").getBoundingClientRect();
+      const mark = document.querySelector(".plot-mark").getBoundingClientRect();
+      return (mark.left + mark.width / 2 - over.left) / over.width;
+    }""")
+        shown.close()  # before its console goes
+    assert share == pytest.approx(1.0 / 3.0, abs=0.05)
 
 
 def test_nodes_in_trouble_come_first_and_say_why(shown: Page, console: FakeConsole, job: ScriptedJob) -> None:
