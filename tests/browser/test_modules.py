@@ -45,6 +45,19 @@ def test_tries_come_later_and_later_and_not_all_at_once(modules: Page) -> None:
     assert called(modules, "feed", script) == [[375, 625], [750, 1250], [1500, 2500], [11250, 18750]]
 
 
+def test_what_presses_most_comes_first(modules: Page) -> None:
+    script = """({pressing}) =>
+      [["Running", 0], ["Failed", 0], ["Recovering", 1], ["Stalled", 0], ["Succeeded", 0]]
+        .map(([phase, open_incidents]) => pressing({phase, open_incidents}))"""
+    assert called(modules, "jobs", script) == [0, 1, 2, 3, 0]
+
+
+def test_a_newest_step_of_long_ago_says_so(modules: Page) -> None:
+    script = """({facts}) => [2, 45].map((step_age_s) =>
+      facts({line: {step: 700}, status: {step_age_s}, round: 1, world: 8})[0])"""
+    assert called(modules, "jobline", script) == [["Step", "700", ""], ["Step", "700", "45 s ago"]]
+
+
 @pytest.mark.parametrize("racks", [0, 7], ids=["no racks", "racks"])
 def test_every_rank_has_a_place_of_its_own_beside_those_of_its_host(modules: Page, racks: int) -> None:
     script = f"""({{layout}}) => {{

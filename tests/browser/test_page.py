@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from conftest import Log, Open
-from fake_console import OPERATOR, VIEWER, FakeConsole
+from fake_console import OPERATOR, VIEWER, FakeConsole, serving
 from patience import patient
 from playwright.sync_api import Page, expect
 from scripted_job import ScriptedJob, incident_of_a_lost_gpu
@@ -80,6 +80,28 @@ def test_a_new_incident_is_seen_at_once_heard_and_marked(
     expect(shown.locator("#worst-ranks tr").first).to_contain_text("× faulty")
 
 
+def test_what_is_open_is_told_before_what_is_newer_and_over(
+    shown: Page, console: FakeConsole, job: ScriptedJob
+) -> None:
+    opened = job.break_node(5)
+    paged = incident_of_a_lost_gpu(job.name, "node-0001", time.time(), id="incident-8", state=IncidentState.PAGED)
+    job.incidents += [paged, incident_of_a_lost_gpu(job.name, "node-0002", time.time() + 1.0, id="incident-9")]
+    told(console, job)
+    expect(shown.locator("#story-title")).to_contain_text(f"{opened.id}: GpuLost of node node-0005")
+    expect(shown.locator("#incidents-count")).to_have_text("1 open, 1 paged, 3 in all")
+
+
+def test_in_a_new_round_ranks_are_named_by_the_nodes_that_they_are_on_then(
+    shown: Page, console: FakeConsole, job: ScriptedJob
+) -> None:
+    """A spare that takes a node's place may take its number, too."""
+    expect(shown.locator("#rank-summary")).to_have_text("96 ranks: 96 fine")
+    job.nodes[5] = "spare-0001"
+    job.break_node(5)  # in its round 13
+    told(console, job)
+    expect(shown.locator("#worst-ranks tr").first).to_contain_text("spare-0001")
+
+
 def test_the_story_of_an_incident_tells_evidence_actions_and_why_in_order(
     shown: Page, console: FakeConsole, job: ScriptedJob
 ) -> None:
@@ -113,6 +135,23 @@ def test_a_mark_on_the_plots_opens_its_incident(shown: Page, console: FakeConsol
     expect(shown.locator("#story-title")).to_contain_text("incident-1")
     expect(shown.locator("#story-title")).to_be_focused()
     assert "incident=incident-1" in shown.url
+
+
+def test_a_mark_stands_at_its_time_whatever_time_is_shown(open_page: Open) -> None:
+    job = ScriptedJob.of(nodes=2)  # of 50 minutes
+    job.incidents.append(incident_of_a_lost_gpu(job.name, "node-0001", time.time() - 600.0))
+    with serving(job) as console:
+        shown = open_page(f"{console.url}#token={OPERATOR}")
+        expect(shown.locator(".plot-mark")).to_have_count(1)
+        shown.locator("#plot-spans button", has_text="15 min").click()
+        shown.evaluate("() => new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))")
+        share = shown.evaluate("""() => {
+      const over = document.querySelector(".u-over").getBoundingClientRect();
+      const mark = document.querySelector(".plot-mark").getBoundingClientRect();
+      return (mark.left + mark.width / 2 - over.left) / over.width;
+    }""")
+        shown.close()  # before its console goes
+    assert share == pytest.approx(1.0 / 3.0, abs=0.05)
 
 
 def test_nodes_in_trouble_come_first_and_say_why(shown: Page, console: FakeConsole, job: ScriptedJob) -> None:

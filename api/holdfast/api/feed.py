@@ -10,10 +10,10 @@ What is known of each rank or GPU travels as columns: little-endian numbers, one
 
 import msgspec
 
-from holdfast.api.bounds import Job, Name
+from holdfast.api.bounds import Figure, Job, Name
 from holdfast.api.condition import Condition
 from holdfast.api.incident import Incident
-from holdfast.api.policy import GpuHour, ModelFlops
+from holdfast.api.policy import ModelFlops
 from holdfast.api.status import JobStatus
 from holdfast.api.telemetry import GpuHealth, ProcessState
 
@@ -42,17 +42,24 @@ class Pulse(msgspec.Struct, frozen=True, tag=True):
     at: float
 
 
+class Hour(msgspec.Struct, frozen=True):
+    """What an hour costs. `currency` is an ISO 4217 code."""
+
+    amount: Figure
+    currency: Name
+
+
 class JobTold(msgspec.Struct, frozen=True, tag=True):
     """One job's status, and what its figures are made of where its spec says it: MFU and money.
 
-    `silent_after_s`: a node not heard of for so long is Unknown. `cost` is what its GPU time cost so far.
+    `hour` is what all GPUs that it holds cost for an hour. `silent_after_s`: a node not heard of for so long is
+    Unknown.
     """
 
     job: Job
     status: JobStatus
     flops: ModelFlops | None = None
-    gpu_hour: GpuHour | None = None
-    cost: float | None = None
+    hour: Hour | None = None
     silent_after_s: float = 0.0
 
 

@@ -84,6 +84,7 @@ class JobHeard:
         self._steps: StepsTold | None = None
         self._heat: HeatTold | None = None
         self._waited: Waited | None = None
+        self._wait_share = math.nan
 
     def hear(self, told: Heard) -> None:
         """Take in what the feed says. Columns of another layout than the newest are passed over."""
@@ -94,7 +95,7 @@ class JobHeard:
             case IncidentTold():
                 self._note(told.incident)
             case PlacesTold():
-                self.places = told
+                self._place(told)
                 self.versions["nodes"] += 1
                 self.versions["ranks"] += 1
             case RanksTold() if self._fits(told.layout):
@@ -155,6 +156,8 @@ class JobHeard:
         """Each GPU's number in GPU_HEALTHS and degrees Celsius (NaN), in the order of `gpus`; None: not told."""
         if self.gpus is None or self._heat is None or self._heat.layout != self.gpus.layout:
             return None
+        if len(self._heat.health) != sum(len(each) for each in self.gpus.uuids):
+            return None  # of the GPUs of a moment ago: theirs comes with the next message
         return self._heat.health, _column(self._heat.temperature_c, np.float32)
 
     def open_incidents(self) -> list[Incident]:
@@ -162,6 +165,12 @@ class JobHeard:
 
     def _fits(self, layout: int) -> bool:
         return self.places is not None and layout == self.places.layout
+
+    def _place(self, told: PlacesTold) -> None:
+        """What was told of nodes by their index holds for no others."""
+        if self.places is not None and told.nodes != self.places.nodes:
+            self.remarks, self.gpus, self._heat = {}, None, None
+        self.places = told
 
     def _note(self, incident: Incident) -> None:
         self.incidents.pop(incident.id, None)
@@ -228,13 +237,19 @@ class JobHeard:
     def _waiting(self, waited: Waited | None) -> float:
         """What of their time the ranks waited since the last point; NaN where nothing tells of it."""
         before, self._waited = self._waited, waited
-        if waited is None:
-            return math.nan
-        if before is None or waited.wall_s <= before.wall_s:  # of another round
-            before = Waited(0.0, 0.0)
-        wall_s = waited.wall_s - before.wall_s
-        share = (waited.waited_s - before.waited_s) / wall_s if wall_s > 0.0 else math.nan
-        return min(1.0, max(0.0, share))
+        if waited is not None and waited == before:  # told again, as after a reconnect
+            return self._wait_share
+        self._wait_share = math.nan if waited is None else _share(before, waited)
+        return self._wait_share
+
+
+def _share(before: Waited | None, waited: Waited) -> float:
+    if before is None or waited.wall_s <= before.wall_s:  # of another round
+        before = Waited(0.0, 0.0)
+    wall_s = waited.wall_s - before.wall_s
+    if wall_s <= 0.0:
+        return math.nan
+    return min(1.0, max(0.0, (waited.waited_s - before.waited_s) / wall_s))
 
 
 def _column(content: bytes, kind: type[Any]) -> NDArray[Any]:

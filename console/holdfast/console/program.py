@@ -19,6 +19,7 @@ import uvicorn
 from holdfast.api.errors import HoldfastError, InvalidInput, Problem, Unavailable
 from holdfast.console.feed import Feed
 from holdfast.console.serving.application import make_application
+from holdfast.console.serving.connection import Connection
 from holdfast.console.serving.guard import Guard
 from holdfast.wire.access import Access, Address, Credential, Trust
 from holdfast.wire.door import raise_open_files_max
@@ -59,7 +60,7 @@ async def serve(settings: ConsoleSettings) -> None:
     feed, http = Feed(settings.watchdog, "console"), WatchdogHttp(settings.watchdog)
     config = uvicorn.Config(
         Guard(make_application(feed, http)),
-        http="h11",  # the one whose limit on headers can be set
+        http=Connection,
         ws="none",
         lifespan="off",
         log_config=None,

@@ -48,8 +48,8 @@ class Series:
         return self._count
 
     def add(self, point: Point) -> None:
-        """One more; a point of the same time as the newest takes its place."""
-        if self._count and self._rows[self._count - 1, 0] >= point.at:
+        """One more; it takes the place of those that are not before it: another leader's clock may be behind."""
+        while self._count and self._rows[self._count - 1, 0] >= point.at:
             self._count -= 1
         if self._count == len(self._rows):
             self._thin()

@@ -213,6 +213,20 @@ def test_the_report_sums_to_what_was_held_and_survives_as_a_file() -> None:
     assert day_of(20_000) == "2024-10-04"
 
 
+def test_an_hour_costs_what_is_held_spares_and_recoveries_included() -> None:
+    story = started(joined=3)
+    assert story.state.ledger.price_of_all == 3 * 8 * PRICE.amount
+    story.now += 10.0
+    stepped(story, 11)
+    story.die(1, began_at=story.now)
+    assert story.state.ledger.price_of_all >= 2 * 8 * PRICE.amount, "nobody trains, and it is paid for"
+    unpriced = Story(nodes_max=1).join(1)
+    assert unpriced.state.ledger.price_of_all is None
+    ended = started()
+    stepped(ended, 2).finish()
+    assert ended.state.ledger.price_of_all is None
+
+
 def test_a_job_that_has_ended_holds_nothing() -> None:
     story = started()
     story.now += 10.0

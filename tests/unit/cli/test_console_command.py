@@ -1,6 +1,7 @@
 """`holdfast console`: where a console is, the forwarding of a cluster's, and a run whose console fails."""
 
 import asyncio
+import http.client
 import json
 import threading
 import urllib.error
@@ -66,8 +67,10 @@ def test_the_console_of_a_cluster_or_of_an_address_is_asked_for(monkeypatch: pyt
     started: list[list[str]] = []
     monkeypatch.setattr("os.execv", lambda _, words: started.append(words))
     assert "name the file" in str(asked("--watchdog", "w:7077").exception)
-    asked("--watchdog", "w:7077", "--token-file", "t", "--ca-file", "c", "--port", "7098")
-    (words,) = started
+    named = asked("--watchdog", "w:7077", "--token-file", "t", "--ca-file", "c", "--port", "7098")
+    assert "http://127.0.0.1:7098/" in named.output
+    assert ":0/" not in asked("--watchdog", "w:7077", "--token-file", "t", "--port", "0").output
+    words = started[0]
     assert words[1:3] == ["-m", "holdfast.console"]
     settings = console_program.command.make_context("console", words[3:]).params
     assert (settings["watchdog"], settings["listen"]) == ("w:7077", "127.0.0.1:7098")
@@ -144,6 +147,31 @@ def test_who_knows_the_secret_reads_with_the_clusters_token_and_no_other_does(
     assert fetched(forwarder, "/x", body=b"{}", **secret)[0] == 200
     assert api.asked[-1][:3] == ("POST", f"{proxy}/x", b"{}")
     assert fetched(forwarder, "/x", body=b"x" * 70_000, **secret)[0] == 413
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../../../../../secrets",
+        "/static/../../x",
+        "/..#",
+        "/%2e%2E/x",
+        "/x/..%2f..",
+        "http://a/x",
+        "/./x",
+        "/a\\..\\",
+    ],
+)
+def test_no_path_leads_out_of_the_console_into_the_cluster(api: Api, forwarder: Forwarder, path: str) -> None:
+    """Whoever reads the address next resolves such parts, and asks with the login of whoever forwards."""
+    line = http.client.HTTPConnection("127.0.0.1", forwarder.server_address[1], timeout=20)
+    line.putrequest("GET", path, skip_host=True)
+    line.putheader("Host", "127.0.0.1")
+    line.endheaders()
+    assert line.getresponse().status == 400
+    line.close()
+    assert api.asked == []
+    assert fetched(forwarder, "/api/v1/jobs/ns/job/forecast?request=%7B%22a%22:%22../x%22%7D")[0] == 200
 
 
 def test_a_token_is_asked_for_anew_before_it_ends() -> None:

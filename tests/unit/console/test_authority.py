@@ -107,10 +107,15 @@ async def test_while_the_watchdog_is_away_its_last_word_stands_for_a_time(
         await authority.reader("alice", "a/b")
 
 
-async def test_verdicts_are_bounded_and_hold_no_token(authority: Authority) -> None:
+async def test_verdicts_are_bounded_and_hold_no_token_and_a_flood_makes_nobody_unknown(
+    authority: Authority, answers: Answers
+) -> None:
+    await authority.whoami("alice")
     for number in range(VERDICTS_MAX + 10):
         with pytest.raises(Refused):
             await authority.whoami(f"made-up-{number}")
-    kept = authority._verdicts
+    kept = authority._refusals
     assert len(kept) == VERDICTS_MAX
+    answers.is_away = True
+    assert (await authority.whoami("alice")).name == "alice"
     assert not [key for key in kept if b"made-up" in key]

@@ -11,6 +11,7 @@ import pytest
 from holdfast.api.feed import (
     GpusTold,
     HeatTold,
+    Hour,
     IncidentTold,
     JobTold,
     NodeRanks,
@@ -22,7 +23,7 @@ from holdfast.api.feed import (
 )
 from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import Incident, IncidentState
-from holdfast.api.policy import GpuHour, ModelFlops
+from holdfast.api.policy import ModelFlops
 from holdfast.api.rankrecord import Phase
 from holdfast.api.status import JobPhase, JobStatus, Membership
 from holdfast.api.telemetry import GpuHealth, ProcessState, RankSample, StepWork
@@ -79,7 +80,7 @@ def status(**changes: Any) -> JobStatus:
 def heard(columns: RankColumns, *, at: float = 1000.0, order: Sequence[int] = (2, 3, 0, 1)) -> JobHeard:
     """Four ranks on two nodes, reported in this order, as the console hears of them."""
     job = JobHeard(JOB)
-    job.hear(JobTold(JOB, status(), ModelFlops(1e9, 1e12), GpuHour(2.0, "USD"), 5.0, 3.0))
+    job.hear(JobTold(JOB, status(), ModelFlops(1e9, 1e12), Hour(8.0, "USD"), 3.0))
     places = (NodeRanks(0, 0, 2), NodeRanks(1, 2, 2))
     job.hear(PlacesTold(JOB, 1, 3, 4, ("node-a", "node-b"), ("r1", ""), places, ranks(order)))
     job.hear(RanksTold(JOB, 1, columns.phase, columns.process))
@@ -189,6 +190,53 @@ def test_a_point_is_of_all_ranks_and_waiting_is_of_the_time_since_the_one_before
     assert job.told is not None
     line = line_of(job, job.told)
     assert (line.money_h, line.currency, line.tokens_s) == (8.0, "USD", 4 * 2048.0)
+
+
+def test_waiting_that_is_told_again_is_no_other_and_of_no_time_is_unknown() -> None:
+    def work(steps: int, waited_s: float) -> StepWork:
+        return StepWork(steps, 10.0 * steps, 0.0, 0.0, 0.0, 0.0, waited_s=waited_s)
+
+    job = heard(looked([sample(rank, work=work(0, 0.0)) for rank in range(4)]))
+    first = job.series.newest()
+    assert first is not None
+    assert math.isnan(first.wait_share), "no time has gone by"
+    for at, count, waited_s in ((1001.0, 10, 50.0), (1002.0, 11, 51.0), (1002.0, 11, 51.0)):
+        columns = looked([sample(rank, step=8, work=work(count, waited_s)) for rank in range(4)])
+        job.hear(StepsTold(JOB, 1, at, columns.columns, columns.waited))
+    newest = job.series.newest()
+    assert newest is not None
+    assert newest.wait_share == pytest.approx(0.1), "of the step since, not of the round"
+
+
+@pytest.mark.parametrize("phase", [JobPhase.STALLED, JobPhase.RECOVERING, JobPhase.SUSPENDED])
+def test_while_no_step_is_made_no_rate_is_known_and_money_goes_on(phase: JobPhase) -> None:
+    job = heard(looked([sample(rank) for rank in range(4)]))
+    flops = ModelFlops(1e9, 1e12)
+    line = line_of(job, JobTold(JOB, status(phase=phase), flops, Hour(10.0, "USD")))
+    assert (line.tokens_s, line.mfu) == (None, None)
+    assert (line.money_h, line.currency) == (10.0, "USD")
+    job.hear(PlacesTold(JOB, 2, None, 0, ("node-a", "node-b"), ("r1", ""), (), b""))
+    assert line_of(job, JobTold(JOB, status(), flops, Hour(10.0, "USD"))).money_h == 10.0
+
+
+def test_what_was_told_of_a_node_by_its_index_is_never_said_of_another() -> None:
+    job = heard(looked([sample(rank) for rank in range(4)]), order=range(4))
+    job.hear(NodesTold(JOB, 1, (NodeRemark(0, avoided="xid 79"),)))
+    job.hear(GpusTold(JOB, 1, (("G0",), ("G2",))))
+    job.hear(HeatTold(JOB, 1, bytes(2), floats([61.0, 70.0])))
+    job.hear(PlacesTold(JOB, 2, 4, 2, ("node-0", "node-b"), ("", ""), (NodeRanks(1, 0, 2),), b""))
+    assert [(each.name, each.state, each.gpus) for each in nodes_of(job)] == [
+        ("node-0", "heard", ()),
+        ("node-b", "heard", ()),
+    ]
+
+
+def test_a_gpu_that_came_has_no_health_before_it_is_told() -> None:
+    job = heard(looked([sample(rank) for rank in range(4)]), order=range(4))
+    job.hear(GpusTold(JOB, 1, (("G0",), ("G2",))))
+    job.hear(HeatTold(JOB, 1, bytes(2), floats([61.0, 70.0])))
+    job.hear(GpusTold(JOB, 1, (("G0", "G1"), ("G2",))))
+    assert {gpu.state for node in nodes_of(job) for gpu in node.gpus} == {"unknown"}
 
 
 def test_nodes_with_something_to_say_come_first_with_their_gpus() -> None:

@@ -33,6 +33,13 @@ def test_what_is_not_known_is_null_and_points_are_spread_over_the_time() -> None
     assert columns["loss_min"] == [None] * 11
 
 
+def test_of_a_clock_that_went_back_the_times_still_rise() -> None:
+    series = Series()
+    for at in (1.0, 2.0, 3.0, 4.0, 1.5, 2.5):
+        series.add(point(at, step=at))
+    assert series.columns(9)["at"] == [1.0, 1.5, 2.5]
+
+
 def test_a_point_of_the_same_time_takes_the_place_of_the_one_before() -> None:
     series = Series()
     series.add(point(1.0, loss_min=3.0))

@@ -6,8 +6,10 @@ and whoever does not know the secret reads of no job.
 """
 
 import hmac
+import re
 import secrets
 import time
+import urllib.parse
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar, Final
@@ -19,6 +21,8 @@ from holdfast.cli.cluster.proxiedline import TOKEN_HEADER, TOKEN_LIFE_S, Proxied
 BEARER: Final = "Bearer "
 BODY_BYTES_MAX: Final = 64 * 1024
 KEPT_BACK_S: Final = 60.0  # of a token's life
+# What a browser sends: no part of it is an address of its own, or ends the path for whoever reads it next.
+PATH: Final = re.compile(r"(/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*)(\?[^#\\]*)?")
 # Of an answer's headers those that a browser needs; the rest is between the API server and us.
 PASSED_BACK: Final = (
     "Content-Type",
@@ -68,6 +72,17 @@ class Forwarder(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}/#token={self.secret}"
 
 
+def is_below(path: str) -> bool:
+    """Whether `path` stays below whatever it is put behind.
+
+    Everything is asked for with the login of whoever forwards: a path that climbs, and that somebody on the way
+    resolves, would be anybody's way to the whole cluster.
+    Source: https://www.rfc-editor.org/rfc/rfc3986#section-5.2.4
+    """
+    found = PATH.fullmatch(path)
+    return found is not None and not {".", ".."} & set(urllib.parse.unquote(found[1]).split("/"))
+
+
 class _Request(BaseHTTPRequestHandler):
     server: Forwarder
     protocol_version = "HTTP/1.1"
@@ -86,6 +101,9 @@ class _Request(BaseHTTPRequestHandler):
     def _forward(self, body: bytes | None) -> None:
         if self.headers.get("Host", "").partition(":")[0] not in self.names:
             self._refuse(421, "ask for it by 127.0.0.1")  # a page of another name that leads here
+            return
+        if not is_below(self.path):
+            self._refuse(400, "this is no path of the console")
             return
         headers = {"Accept": self.headers.get("Accept", "*/*")}
         if (given := self.headers.get("Authorization", "")) != "":

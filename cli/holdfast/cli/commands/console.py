@@ -45,7 +45,8 @@ def _start(target: Target, port: int) -> None:
     words = ["--watchdog", target.watchdog, "--token-file", str(target.token_file)]
     if target.ca_file is not None:
         words += ["--watchdog-ca-file", str(target.ca_file)]
-    click.echo(f"http://127.0.0.1:{port}/", err=True)
+    if port:  # of any free one the console itself says which
+        click.echo(f"http://127.0.0.1:{port}/", err=True)
     os.execv(sys.executable, [sys.executable, "-m", "holdfast.console", *words, "--listen", f"127.0.0.1:{port}"])
 
 

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 import msgspec
 from fastapi import APIRouter, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
-from holdfast.api.errors import HoldfastError, InvalidInput
+from holdfast.api.errors import HoldfastError, InvalidInput, Problem
 from holdfast.console import serving
 from holdfast.console.feed import Feed
 from holdfast.console.heard import JobHeard
@@ -84,9 +85,12 @@ class Console:
         token = token_of(request)
         if not token:
             raise Refused(401, "this needs a token: send the header 'Authorization: Bearer TOKEN'")
-        namespace, name = (
-            urllib.parse.quote(request.path_params[each], safe="") for each in ("namespace", "name")
-        )
+        if request.method != "GET" and not _is_json(request):
+            raise Refused(415, "send the header 'Content-Type: application/json'")
+        names = [request.path_params[each] for each in ("namespace", "name")]
+        if {".", ".."} & set(names):  # whoever reads the address next would resolve them
+            raise Refused(404, f"there is no job {'/'.join(names)}")
+        namespace, name = (urllib.parse.quote(each, safe="") for each in names)
         query = f"?{request.url.query}" if request.url.query else ""
         path = f"/v1/jobs/{namespace}/{name}/{what}{query}"
         body = await request.body() or None
@@ -99,7 +103,7 @@ class Console:
         try:
             async for said in Reader(self.feed, job, self.documents, check).events():
                 yield said
-        except Refused:
+        except HoldfastError:  # refused; or nobody can say any more that he is not
             return
         finally:
             self.readers -= 1
@@ -131,7 +135,14 @@ def make_application(feed: Feed, http: WatchdogHttp) -> FastAPI:
         assert isinstance(error, HTTPException)
         return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
 
+    def correct(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        problem = Problem(str(first["loc"][-1]), str(first.get("input"))[:64], str(first["msg"]))
+        return refuse(request, InvalidInput(problem))
+
     app.add_exception_handler(HoldfastError, refuse)
+    app.add_exception_handler(RequestValidationError, correct)
     app.add_exception_handler(HTTPException, explain)
     return app
 
@@ -255,6 +266,14 @@ def _commands(console: Console) -> APIRouter:
         return await console.passed_on(request, "interventions")
 
     return router
+
+
+def _is_json(request: Request) -> bool:
+    """Whether the body says it is JSON. A form of another site's page cannot say so, and a proxy that signs people
+    in by a cookie would put their token beside whatever it sends.
+    Source: https://cheatsheetseries.owasp.org/cheatsheets/Cross-Site_Request_Forgery_Prevention_Cheat_Sheet.html
+    """
+    return request.headers.get("Content-Type", "").partition(";")[0].strip().lower() == "application/json"
 
 
 def _json(content: bytes | object) -> Response:

@@ -47,6 +47,7 @@ class Authority:
         self._http = http
         self._clock = clock
         self._verdicts: dict[bytes, _Verdict] = {}
+        self._refusals: dict[bytes, _Verdict] = {}
         self._asked: dict[bytes, asyncio.Future[Whoami]] = {}
         self._room = asyncio.Semaphore(AT_ONCE)
 
@@ -55,7 +56,7 @@ class Authority:
         if not token:
             raise Refused(401, "this needs a token: send the header 'Authorization: Bearer TOKEN'")
         key = hashlib.sha256(f"{job}\0{token}".encode("utf-8", "surrogateescape")).digest()
-        known, now = self._verdicts.get(key), self._clock()
+        known, now = self._verdicts.get(key) or self._refusals.get(key), self._clock()
         if known is not None and now < known.at + (REFUSED_KEPT_S if known.whoami is None else KEPT_S):
             return _said(known)
         asked = self._asked.get(key)
@@ -94,11 +95,17 @@ class Authority:
                 verdict = _Verdict(decode_json(content, Whoami), self._clock())
             except Malformed as error:
                 raise Unavailable(f"the watchdog's answer is not understood: {error}") from error
-        self._verdicts.pop(key, None)
-        self._verdicts[key] = verdict
-        if len(self._verdicts) > VERDICTS_MAX:
-            self._verdicts.pop(next(iter(self._verdicts)))
+        self._keep(key, verdict)
         return _said(verdict)
+
+    def _keep(self, key: bytes, verdict: _Verdict) -> None:
+        """Those of nobody in a place of their own: a flood of made-up tokens must not make anybody unknown."""
+        self._verdicts.pop(key, None)
+        self._refusals.pop(key, None)
+        kept = self._refusals if verdict.whoami is None else self._verdicts
+        kept[key] = verdict
+        if len(kept) > VERDICTS_MAX:
+            kept.pop(next(iter(kept)))
 
 
 def _said(verdict: _Verdict) -> Whoami:

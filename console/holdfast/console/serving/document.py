@@ -17,7 +17,6 @@ RANKS_VERSION: Final = 1
 INCIDENTS_SHOWN: Final = 100
 # Those with something to say come first: of a large job nobody reads more.
 NODES_SHOWN: Final = 1000
-OVER: Final = (JobPhase.SUCCEEDED, JobPhase.FAILED)
 
 _ENCODE = msgspec.json.Encoder().encode
 
@@ -57,10 +56,11 @@ class Line(msgspec.Struct, frozen=True):
 
 
 def line_of(job: JobHeard, told: JobTold) -> Line:
-    """What a GPU costs an hour is said by the spec; it is paid while the job holds GPUs."""
-    point, status = job.series.newest(), told.status
-    trains = status.phase not in OVER and job.round is not None
-    hour = told.gpu_hour if status.phase not in OVER else None
+    """Rates are those of the newest step; while none is made nobody knows them. Money goes on meanwhile, for all
+    that the job holds.
+    """
+    point, status, hour = job.series.newest(), told.status, told.hour
+    trains = status.phase is JobPhase.RUNNING and job.round is not None
     return Line(
         phase=status.phase.value,
         step=status.step,
@@ -69,7 +69,7 @@ def line_of(job: JobHeard, told: JobTold) -> Line:
         mfu=_known(point.mfu) if point is not None and trains else None,
         ettr=status.ettr,
         left_s=None,
-        money_h=hour.amount * job.world if hour is not None else None,
+        money_h=hour.amount if hour is not None else None,
         currency=hour.currency if hour is not None else None,
     )
 

@@ -61,10 +61,14 @@ export class Incidents {
   }
 
   get open() {
-    return [...this.byId.values()].filter((each) => each.state === "Open" || each.state === "Paged").length;
+    return this.in("Open");
   }
 
-  /** Opens one; an empty id opens the newest. */
+  in(state) {
+    return [...this.byId.values()].filter((each) => each.state === state).length;
+  }
+
+  /** Opens one; an empty id opens the newest that is open, or else the newest. */
   select(id) {
     this.selected = id;
     this.draw();
@@ -76,12 +80,13 @@ export class Incidents {
 
   draw() {
     const all = this.sorted;
+    const paged = this.in("Paged");
     const shown = this.all ? all : all.slice(0, SHOWN);
-    const selected = this.byId.get(this.selected) ?? all[0];
+    const selected = this.byId.get(this.selected) ?? all.find((each) => each.state === "Open") ?? all[0];
     named("incidents-empty").hidden = all.length > 0;
     named("incidents-more").hidden = shown.length === all.length;
     say(named("incidents-more"), `Show all ${all.length}`);
-    say(named("incidents-count"), all.length ? `${this.open} open, ${all.length} in all` : "");
+    say(named("incidents-count"), all.length ? [`${this.open} open`, paged && `${paged} paged`, `${all.length} in all`].filter(Boolean).join(", ") : "");
     keep(named("incident-list"), shown, (each) => each.id, (each) => this.row(each), (row, each) => {
       this.update(row.firstChild, each, each === selected);
     });

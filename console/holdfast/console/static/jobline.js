@@ -4,16 +4,18 @@ import { keep, make, mark, named, say } from "./element.js";
 import { count, long, money, number, percent, short, UNKNOWN, whole } from "./wording.js";
 
 const CALM = new Set(["Running", "Succeeded", "Suspended"]);
+const LATE_S = 10; // a newest step of so long ago is said to be
 const ALARMING = new Set(["Failed", "Invalid", "Stalled"]);
 
 /** Facts of a job's document as [name, value, note]; a note is what a second look wants. */
 export function facts({ line, status, round, world }) {
   const steps = line.target_steps == null ? whole(line.step) : `${whole(line.step)} of ${whole(line.target_steps)}`;
   const share = line.target_steps ? percent((line.step ?? 0) / line.target_steps) : "";
+  const late = status?.step_age_s >= LATE_S ? `${long(status.step_age_s)} ago` : "";
   const members = status?.members;
   const ready = members ? `${whole(members.ready)} of ${count(members.wanted, "node")}, ${members.spares} spare` : "";
   return [
-    ["Step", steps, share],
+    ["Step", steps, [share, late].filter(Boolean).join(", ")],
     ["Tokens/s", short(line.tokens_s), ""],
     ["MFU", percent(line.mfu), ""],
     ["ETTR", percent(line.ettr), ""],

@@ -2,13 +2,20 @@
 
 import { ask } from "./console.js";
 import { keep, make, mark, named, say } from "./element.js";
+import { mood } from "./jobline.js";
 
 const EVERY_MS = 10000;
 
+/** How much a job presses: one that stands still with nobody at it, then open incidents, then what is in between. */
+export function pressing({ phase, open_incidents: open }) {
+  if (phase === "Stalled") return 3;
+  return open > 0 ? 2 : mood(phase) === "calm" ? 0 : 1;
+}
+
 export class Jobs {
   /**
-   * `chosen(job)` is called when somebody picks one, `listed(jobs)` with their names, those with open incidents
-   * first, `failed(error)` when they cannot be listed.
+   * `chosen(job)` is called when somebody picks one, `listed(jobs)` with their names, the most
+   * pressing first, `failed(error)` when they cannot be listed.
    */
   constructor({ chosen, listed, failed }) {
     Object.assign(this, { listed, failed });
@@ -30,7 +37,7 @@ export class Jobs {
     if (current && !named_.some((each) => each.job === current)) named_.push({ job: current, phase: "not listed", open_incidents: 0 });
     this.draw(named_, current);
     named("jobs-empty").hidden = jobs.length > 0 || current !== "";
-    this.listed(named_.sort((a, b) => b.open_incidents - a.open_incidents).map((each) => each.job));
+    this.listed(named_.sort((a, b) => pressing(b) - pressing(a) || b.open_incidents - a.open_incidents).map((each) => each.job));
   }
 
   /** What the job's own document says, which is newer than the list. */

@@ -136,6 +136,7 @@ class Page {
     say(named("job-trouble"), "");
     this.staleness.heard(told);
     showJobLine(told);
+    this.ranks.of(told.round);
     this.incidents.until(told.heard_at);
     // What is as it was is null in an event.
     if (told.incidents) {

@@ -172,7 +172,7 @@ class Plots {
       hooks: {
         setCursor: [(plot) => this.moved(plot)],
         setSelect: [(plot) => this.selected(plot)],
-        draw: [(plot) => this.drawMarks(plot)],
+        draw: [(plot) => this.drawMarks(plot), (plot) => this.drawn(plot)],
       },
     };
   }
@@ -279,6 +279,11 @@ class Plots {
       ctx.stroke();
     }
     ctx.restore();
+  }
+
+  /** Only now its scales are those that were asked for. */
+  drawn(plot) {
+    if (plot === this.rows?.[0].plot) this.placeMarks();
   }
 
   placeMarks() {

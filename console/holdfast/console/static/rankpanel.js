@@ -41,12 +41,20 @@ export class RankPanel {
     this.job = job;
     this.asked = this.fetched = 0;
     this.shape = this.seen = "";
+    this.round = undefined;
     this.ranks = none();
     this.names = { nodes: [], racks: [], phases: [] };
     this.show();
   }
 
   // Columns are fetched when somebody looks, one after the other.
+
+  /** The round that runs: ranks of another one are on other nodes, whatever these are counted as. */
+  of(round) {
+    if (round === this.round) return;
+    this.round = round;
+    this.news();
+  }
 
   /** There are newer ones. */
   news() {
@@ -64,9 +72,10 @@ export class RankPanel {
   }
 
   async fetch(asked, signal) {
+    const { round } = this;
     this.fetched = asked;
     const ranks = decode(await bytes(pathOf(this.job, "ranks"), { signal }));
-    const shape = shapeOf(ranks);
+    const shape = `${round}/${shapeOf(ranks)}`;
     if (shape !== this.seen) this.names = await ask(pathOf(this.job, "ranks/names"), { signal });
     if (signal.aborted) return;
     this.seen = shape;

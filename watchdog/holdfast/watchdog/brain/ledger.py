@@ -145,6 +145,15 @@ class Ledger(msgspec.Struct, frozen=True):
         gpus = self.ranks.gpus if self.ranks is not None else 0
         return self.rate / gpus / MONEY_UNITS if gpus and self.rate else None
 
+    @property
+    def price_of_all(self) -> float | None:
+        """What all that is held costs for an hour, spares included; None while nothing is, or nobody says."""
+        if self.ranks is None or not self.currency:
+            return None
+        rate = self.rate + sum(each.rate for each in self.sides)
+        is_held = self.ranks.gpus or self.sides
+        return rate / MONEY_UNITS if rate or not is_held else None
+
     def begin(self, now: float) -> "Ledger":
         """The ledger once a round was shown, which nobody has entered yet."""
         first = self.first_round_at if self.first_round_at is not None else now

@@ -13,6 +13,7 @@ from holdfast.api.feed import (
     GPU_HEALTHS,
     GpusTold,
     HeatTold,
+    Hour,
     IncidentTold,
     JobTold,
     NodeRanks,
@@ -24,7 +25,6 @@ from holdfast.api.feed import (
     Told,
 )
 from holdfast.api.incident import Incident
-from holdfast.api.policy import GpuHour
 from holdfast.api.round import Round
 from holdfast.api.telemetry import RankSample
 from holdfast.watchdog.brain.status import pending_tests, status_of, with_trouble
@@ -109,14 +109,13 @@ class JobView:
         self._status_at = now
         seen = _Seen(job.progress.step(), self._columns) if job.progress is not None else None
         status = with_trouble(status_of(job.shown, seen, now), job.trouble)
-        policy, ledger, spent = job.state.policy, job.state.ledger, job.state.ledger.spent(now)
-        price = ledger.price_of_now
+        policy, ledger = job.state.policy, job.state.ledger
+        amount = ledger.price_of_all
         told = JobTold(
             self._name,
             status,
             flops=policy.flops if policy else None,
-            gpu_hour=GpuHour(price, ledger.currency) if price is not None else None,
-            cost=spent.cost if spent is not None and ledger.currency else None,
+            hour=Hour(amount, ledger.currency) if amount is not None else None,
             silent_after_s=silent_after_s(policy) if policy else 0.0,
         )
         self._tell("job", told, msgspec.structs.replace(told, status=msgspec.structs.replace(status, now=0.0)))
