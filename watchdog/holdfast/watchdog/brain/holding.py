@@ -176,10 +176,11 @@ class _Prices:
 
     def of_all(self, gpus: int) -> int:
         """Of every member that is there, `gpus` in all."""
-        state = self._state
-        return (
-            self.of_some([each.name for each in state.members], gpus) if self.policy.prices else gpus * self._one
-        )
+        if not self.policy.prices:
+            return gpus * self._one
+        members = self._state.members
+        away = members.absent() - members.unheard()
+        return self.of_some([each.name for each in members if each.name not in away], gpus)
 
     def of_ranks(self, gpus: int) -> int:
         """Of `gpus` of those with ranks: each costs what they cost in the mean."""
@@ -193,12 +194,12 @@ class _Prices:
         return self._sum((share.node for share in state.round.ranks), size) * gpus // world if world else 0
 
     def of_idle(self, gpus: int) -> int:
-        """Of `gpus` of the members that have neither ranks nor a test."""
+        """Of `gpus` of the members that have neither ranks nor a test, and whose node nobody keeps away from."""
         if not self.policy.prices:
             return gpus * self._one
         state = self._state
-        unused = _unused(state)
-        names = [name for name in state.members.beyond(state.ranked()) if name not in unused]
+        apart = {each.name for each in state.members.on_nodes(state.avoided_nodes)} | _unused(state)
+        names = [name for name in state.members.beyond(state.ranked()) if name not in apart]
         return self.of_some(names, gpus)
 
     def of_some(self, names: Iterable[str], gpus: int) -> int:
