@@ -184,6 +184,32 @@ def test_what_a_node_is_sets_its_price() -> None:
     assert bill.amount == pytest.approx(before + spent)
 
 
+def test_spares_cost_what_they_are_and_not_what_is_kept_away_from() -> None:
+    prices = (Price(72.0, "A"), Price(7.2, "B"))
+    story = started(joined=4, spares=2, prices=prices, evictions=EvictionBudget(fraction=1.0))
+    for number, product in enumerate("AABB", start=1):
+        story.tell(_seen(number, Offer(product)))
+    stepped(story, 2)
+    story.xid(1, 31)
+    assert [each.node for each in story.state.avoided] == ["node-1"]
+    before = story.state.ledger.at(story.now).total().price
+    story.now += 10.0
+    assert story.state.ledger.at(story.now).total().price - before == pytest.approx(8 * 10 * 2 * (0.02 + 0.002))
+
+
+def test_members_of_a_suspended_job_cost_what_those_do_that_are_there() -> None:
+    story = started(prices=(Price(72.0, "A"), Price(7.2, "B")))
+    story.tell(_seen(1, Offer("A")))
+    story.tell(_seen(2, Offer("B")))
+    stepped(story, 2)
+    story.ask(InterventionAction.PAUSE)
+    story.save(2)
+    story.leave(1)
+    before = story.state.ledger.at(story.now).total().price
+    story.now += 10.0
+    assert story.state.ledger.at(story.now).total().price - before == pytest.approx(8 * 10 * 0.002)
+
+
 def _seen(number: int, offer: Offer) -> NodeChanged:
     return NodeChanged(f"node-{number}", NodeState.READY, offer=offer)
 
