@@ -136,6 +136,23 @@ def test_a_spare_waits_and_then_works() -> None:
     assert sum(rows(story).values()) == 24 * 15.0 + 16 * 2.0, "who was lost holds nothing"
 
 
+def test_who_came_in_place_of_those_that_were_lost_waits_for_the_rest() -> None:
+    story = started()
+    story.now += 10.0
+    stepped(story, 11)
+    story.commit(11)
+    story.lose(1)
+    story.lose(2)
+    story.join(3)
+    story.now += 20.0
+    assert rows(story)["WaitingForNodes"] == 8 * 20.0
+    assert "IdleSpare" not in rows(story)
+    story.join(4).join(5)
+    story.now += 2.0
+    assert rows(story)["IdleSpare"] == 8 * 2.0, "one is too many"
+    assert sum(rows(story).values()) == 16 * 15.0 + 8 * 20.0 + 24 * 2.0
+
+
 def test_an_innocent_node_was_evicted_while_it_was_healthy() -> None:
     story = started(joined=4, spares=2, evictions=EvictionBudget(fraction=1.0))
     story.now += 10.0

@@ -23,6 +23,8 @@ from holdfast.watchdog.brain.state import JobState
 
 NOWHERE: Final = Offer()
 CAUSE_LENGTH_MAX: Final = 80
+# In these, members without ranks are among those of the lane.
+MIXED = (Row.SUSPENDED, Row.WAITING_FOR_NODES)
 # Of these the kind alone does not say what it was.
 TOLD_BY_CAUSE = (FindingKind.XID, FindingKind.CONDITION)
 
@@ -67,6 +69,9 @@ def holding(before: JobState, after: JobState) -> Holding:
         shown = isinstance(after.desired, Round)
         gpus = after.round.world_size if shown else _there(after) * size - idle - tested - apart
         rate = prices.of_ranks(gpus)
+        if row is Row.WAITING_FOR_NODES:  # who came in place of those that left waits with the others
+            more = min(max(0, idle), max(0, policy.nodes_max * size - gpus))
+            gpus, idle, rate = gpus + more, idle - more, rate + prices.of_idle(more)
     sides = [Lane(Row.IDLE_SPARE, idle, prices.of_idle(idle))] if idle > 0 else []
     if tested > 0:
         sides.append(Lane(Row.SELF_TEST, tested, prices.of_some(tests, tested)))
@@ -188,7 +193,7 @@ class _Prices:
         if not self.policy.prices or state.round is None:
             return gpus * self._one
         lane = state.ledger.ranks
-        if self._same_round and lane is not None and lane.gpus == gpus and lane.row not in (Row.SUSPENDED,):
+        if self._same_round and lane is not None and lane.gpus == gpus and lane.row not in MIXED:
             return state.ledger.rate
         world = state.round.world_size
         return self._sum((share.node for share in state.round.ranks), size) * gpus // world if world else 0
