@@ -136,6 +136,23 @@ def test_a_spare_waits_and_then_works() -> None:
     assert sum(rows(story).values()) == 24 * 15.0 + 16 * 2.0, "who was lost holds nothing"
 
 
+def test_who_came_in_place_of_those_that_were_lost_waits_for_the_rest() -> None:
+    story = started()
+    story.now += 10.0
+    stepped(story, 11)
+    story.commit(11)
+    story.lose(1)
+    story.lose(2)
+    story.join(3)
+    story.now += 20.0
+    assert rows(story)["WaitingForNodes"] == 8 * 20.0
+    assert "IdleSpare" not in rows(story)
+    story.join(4).join(5)
+    story.now += 2.0
+    assert rows(story)["IdleSpare"] == 8 * 2.0, "one is too many"
+    assert sum(rows(story).values()) == 16 * 15.0 + 8 * 20.0 + 24 * 2.0
+
+
 def test_an_innocent_node_was_evicted_while_it_was_healthy() -> None:
     story = started(joined=4, spares=2, evictions=EvictionBudget(fraction=1.0))
     story.now += 10.0
@@ -182,6 +199,32 @@ def test_what_a_node_is_sets_its_price() -> None:
     assert bill is not None
     assert (bill.currency, bill.budget, bill.alert_ratio) == ("EUR", 20.0, 0.5)
     assert bill.amount == pytest.approx(before + spent)
+
+
+def test_spares_cost_what_they_are_and_not_what_is_kept_away_from() -> None:
+    prices = (Price(72.0, "A"), Price(7.2, "B"))
+    story = started(joined=4, spares=2, prices=prices, evictions=EvictionBudget(fraction=1.0))
+    for number, product in enumerate("AABB", start=1):
+        story.tell(_seen(number, Offer(product)))
+    stepped(story, 2)
+    story.xid(1, 31)
+    assert [each.node for each in story.state.avoided] == ["node-1"]
+    before = story.state.ledger.at(story.now).total().price
+    story.now += 10.0
+    assert story.state.ledger.at(story.now).total().price - before == pytest.approx(8 * 10 * 2 * (0.02 + 0.002))
+
+
+def test_members_of_a_suspended_job_cost_what_those_do_that_are_there() -> None:
+    story = started(prices=(Price(72.0, "A"), Price(7.2, "B")))
+    story.tell(_seen(1, Offer("A")))
+    story.tell(_seen(2, Offer("B")))
+    stepped(story, 2)
+    story.ask(InterventionAction.PAUSE)
+    story.save(2)
+    story.leave(1)
+    before = story.state.ledger.at(story.now).total().price
+    story.now += 10.0
+    assert story.state.ledger.at(story.now).total().price - before == pytest.approx(8 * 10 * 0.002)
 
 
 def _seen(number: int, offer: Offer) -> NodeChanged:

@@ -16,7 +16,7 @@ from holdfast.console.runbook.known import Known
 from holdfast.console.runbook.symptom import Symptom, symptom_of
 from holdfast.console.runbook.table import CHECKS, checks_of
 
-READS = {"status", "ranks", "nodes", "logs", "incidents", "journal", "doctor"}
+READS = {"status", "ranks", "nodes", "logs", "incidents", "journal", "doctor", "cost"}
 NOTHING = Known("research/gpt", 1000.0)
 
 
@@ -63,6 +63,7 @@ def test_a_command_names_the_job_where_it_is_typed() -> None:
     assert Typed().line("why inc-1") == "holdfast why inc-1"
     assert Typed(place=("--state-dir", "a b")).line("ranks") == "holdfast ranks --state-dir 'a b'"
     assert in_cluster("research", "gpt").line("ranks") == "kubectl holdfast ranks gpt -n research"
+    assert in_cluster("research", "gpt").line("cost") == "kubectl holdfast cost gpt -n research"
     assert in_cluster("research", "gpt").line("why inc-1") == "kubectl holdfast why inc-1 --job gpt -n research"
     assert (
         in_cluster("research", "gpt").line("checkpoint take") == "kubectl holdfast checkpoint take gpt -n research"

@@ -266,3 +266,20 @@ def test_what_an_earlier_version_counted_goes_on() -> None:
     assert ledger.step(41, 160.0).useful_s == 40.0
     assert ledger.back_to(16).useful_s == 15.0
     assert LedgerOfBefore(first_round_at=3.0).carried() == Ledger(first_round_at=3.0)
+
+
+def test_what_an_earlier_version_counted_as_held_before_anybody_joined_is_not_lost_time_below_nothing() -> None:
+    before = LedgerOfBefore(began_at=3000.0, held_s=2900.0, gpus=2, since=3000.0, stepped_at=3010.0)
+    told = spent(before.carried().step(11, 3020.0), 3020.0)
+    assert (told.useful_s, told.lost_s) == (10.0, 0.0), "nobody can say any more what was which"
+
+
+def test_a_move_over_more_lines_than_the_books_hold_leaves_nothing_below_nothing() -> None:
+    away, books = Charge("inc-0001", node="node-4"), Accounts()
+    for day in range(POSTINGS_MAX - 2):
+        books = books.book(Row.IDLE_SPARE, Stretch(day * DAY_US, day * DAY_US + 10, 1, 0, wall=False), away)
+    idle_us = books.of(Row.IDLE_SPARE).gpu_us
+    moved = books.move(Row.IDLE_SPARE, Row.EVICTED_HEALTHY, idle_us, away, only=away)
+    assert min(each.amount.gpu_us for each in moved.postings) >= 0
+    assert moved.of(Row.EVICTED_HEALTHY).gpu_us == idle_us
+    assert sum((each.amount for each in moved.postings), NOTHING) == moved.total() == books.total()

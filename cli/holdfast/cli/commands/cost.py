@@ -133,8 +133,8 @@ def cost_csv(found: CostTable) -> str:
 def cost(target: Target, by: str, files: tuple[str, ...], save: str | None, form: str) -> ExitCode:
     """Where the GPU-hours and the money of JOB went; without JOB, of all jobs there are.
 
-    Every GPU-second is in one line, and the lines sum to what was held. A job that is gone is read from the file
-    beside its checkpoints: --file URI, as often as there are jobs.
+    Every GPU-second is in one line, and the lines sum to what was held. Of a deleted job the watchdog tells what
+    it had cost; without a watchdog the file beside its checkpoints does: --file URI, as often as there are jobs.
     """
     reports = [read_ledger(each) for each in files] if files else list(_asked(target))
     if save is not None:

@@ -75,11 +75,12 @@ def runbook_text(symptom: Symptom, known: Known, answers: Sequence[Answer], type
         sure = " (proved)" if each.proved else ""
         lines += ["", f"{'suspect':9}{each.title}{sure}", f"{_INDENT}{each.evidence}"]
         lines.append(f"{_INDENT}$ {typed.line(each.next)}")
-    for verdict in (Verdict.UNKNOWN, Verdict.FINE):
-        lines += [""] if of[verdict] else []
-        for each in of[verdict]:
-            lines.append(f"{verdict.value:9}{each.title}: {each.evidence}")
-            lines += [f"{_INDENT}$ {typed.line(each.next)}"] if verdict is Verdict.UNKNOWN else []
+    lines += [""] if of[Verdict.UNKNOWN] else []
+    for each in of[Verdict.UNKNOWN]:
+        lines += [f"{'unknown':9}{each.title}? {each.evidence}", f"{_INDENT}$ {typed.line(each.next)}"]
+    lines += [""] if of[Verdict.FINE] else []
+    # Its title says what would be wrong: nobody is to read that of what is not.
+    lines += [f"{'fine':9}{each.id}: {each.evidence}" for each in of[Verdict.FINE]]
     return "\n".join(lines)
 
 

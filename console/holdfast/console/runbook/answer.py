@@ -23,12 +23,20 @@ class Weight(IntEnum):
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What a check's function says. `about` fills in the command that follows: node, rank, incident, step."""
+    """What a check's function says. `about` fills in the command that follows: node, rank, incident, step.
+    `healed`: it rests on a fault after which the job went on for a while.
+    """
 
     verdict: Verdict
     evidence: str
     weight: Weight = Weight.HINTED
     about: Mapping[str, str] = {}
+    healed: bool = False
+
+    @property
+    def is_of_now(self) -> bool:
+        """Whether it is a suspicion that nothing seen now need be asked about."""
+        return self.verdict is Verdict.SUSPECT and self.weight > Weight.HINTED and not self.healed
 
 
 class Answer(msgspec.Struct, frozen=True):

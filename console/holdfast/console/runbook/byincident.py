@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from holdfast.api.finding import Confidence, FindingKind
 from holdfast.api.incident import Incident
 from holdfast.console.runbook.answer import Said, Weight, fine, hint, named, proved, unknown
@@ -55,12 +57,13 @@ def accused(known: Known, incident: Incident, weight: Weight, count: int = 1) ->
     """A suspicion that rests on an incident, which the next command may name."""
     says = {Weight.PROVED: proved, Weight.NAMED: named, Weight.HINTED: hint}[weight]
     culprit = incident.culprit
-    return says(
+    said = says(
         told_of(known, incident, count),
         incident=incident.id,
         node=None if incident.innocent else culprit.node,
         rank=culprit.rank,
     )
+    return replace(said, healed=known.is_healed(incident))
 
 
 def follows(known: Known, says: str) -> Said:

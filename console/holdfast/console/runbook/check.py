@@ -6,7 +6,7 @@ from string import Formatter
 
 from holdfast.console.runbook.answer import Answer, Said, Verdict, Weight
 from holdfast.console.runbook.known import Known
-from holdfast.console.runbook.symptom import Symptom
+from holdfast.console.runbook.symptom import OF_NOW, Symptom
 
 OUR_JUDGEMENT = "our judgement; nobody has published a share"
 
@@ -33,15 +33,17 @@ class Check:
             said = self.look(known)
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             said = Said(Verdict.UNKNOWN, f"the check itself failed ({type(error).__name__}: {error})")
+        # A person is called about what is now: what was healed before may have to do with it, and no more.
+        weight = Weight.HINTED if said.healed and symptom in OF_NOW else said.weight
         return Answer(
             id=self.id,
             title=self.title,
             verdict=said.verdict,
-            proved=said.weight is Weight.PROVED,
+            proved=weight is Weight.PROVED,
             evidence=said.evidence,
             next=self.command(said.about) if said.verdict is Verdict.SUSPECT else self.next[-1],
             likely=self.likely[symptom],
-            weight=said.weight,
+            weight=weight,
         )
 
     def command(self, about: Mapping[str, str]) -> str:

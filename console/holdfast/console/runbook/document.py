@@ -79,7 +79,8 @@ first; `kubectl holdfast runbook SYMPTOM` does so in a cluster. Without a sympto
 - **proved**: what the check names is certain, as a vote of the replicas or the kernel's own word. That the symptom
   comes of it is yours to judge.
 - Suspects that are proved come first, then those that a detector or a sensor names, then what merely happened
-  before. What is long over is a hint only. Of equals the likelier one comes first.
+  before. What is long over is a hint only; so is what was healed more than a minute ago, but for out-of-memory,
+  node-suspect, nan and cost. Of equals the likelier one comes first.
 - *Of 100* is of a hundred such calls about how many it is. It orders the checks and is no measurement: published
   shares are of other questions than yours, and most checks have none.
 - A check looks at what is told. A poisoned batch, a wrong gradient that all ranks took over, and the script's own

@@ -69,7 +69,7 @@ def _is_device(incident: Incident) -> bool:
 def device(known: Known) -> Said:
     """An XID, a GPU that is gone, a condition of a device: found, or held now."""
     found = _DEVICE(known)
-    if found.verdict is Verdict.SUSPECT:
+    if found.is_of_now:
         return found
     for node, each in known.raised():
         if each.kind not in LINKS | NO_MACHINES:
@@ -81,7 +81,7 @@ def device(known: Known) -> Said:
 def link(known: Known) -> Said:
     """A link or port: found, or as it is now."""
     found = _LINK(known)
-    if found.verdict is Verdict.SUSPECT:
+    if found.is_of_now:
         return found
     for node, each in known.raised():
         if each.kind in LINKS:
@@ -94,7 +94,7 @@ def link(known: Known) -> Said:
 def heat(known: Known) -> Said:
     """A GPU that is hot, or that slows itself down."""
     found = _HEAT(known)
-    if found.verdict is Verdict.SUSPECT:
+    if found.is_of_now:
         return found
     told = 0
     for node in known.nodes or ():
@@ -105,7 +105,7 @@ def heat(known: Known) -> Said:
             if gpu.margin_c < WARM_C:
                 says = f"GPU {gpu.uuid} on {node.node} is {gpu.margin_c:.0f} C below slowing down"
                 return hint(f"{says}, at {gpu.temperature_c or float('nan'):.0f} C", node=node.node)
-    if found.verdict is Verdict.UNKNOWN:
+    if found.verdict is not Verdict.FINE:
         return found
     return (
         fine(f"{told} GPUs are more than {WARM_C:.0f} C below slowing down")
@@ -121,6 +121,8 @@ def silent(known: Known) -> Said:
     away = [each for each in known.nodes if each.hearing is Hearing.SILENT]
     if away:
         says = f"the agents of {listed([each.node for each in away])} are not heard"
+        if known.ranks is not None and not {each.node for each in away} & {each.node for each in known.ranks}:
+            return hint(f"{says}, and no rank runs there", node=away[0].node)
         return named(f"{says}: what their GPUs do is unknown", node=away[0].node)
     if known.blind:
         return unknown(known.blind)

@@ -27,6 +27,7 @@ from holdfast.api.status import Hearing, JobPhase, JobStatus, NodeStatus, RankSt
 
 WINDOW_S: Final = 7200.0
 FRESH_S: Final = 900.0
+HEALED_S: Final = 60.0
 SILENT_S: Final = 30.0
 """After so long a rank that nobody heard of is Unknown."""
 E = TypeVar("E")
@@ -98,6 +99,10 @@ class Known(msgspec.Struct, frozen=True, dict=True):
     def is_fresh(self, incident: Incident) -> bool:
         """Whether it may be what somebody is called about."""
         return self.is_pressing(incident) or incident.detected_at >= self.now - FRESH_S
+
+    def is_healed(self, incident: Incident) -> bool:
+        """Whether the job made steps again, and has for a while: what it does now is hardly of that."""
+        return incident.recovered_at is not None and incident.recovered_at < self.now - HEALED_S
 
     # the journal
 

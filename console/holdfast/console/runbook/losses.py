@@ -33,11 +33,14 @@ AMOUNTS: Final = "ranks have different amounts of work"
 def rank_apart(known: Known) -> Said:
     """One rank's loss is beyond the others' by a quarter of their median, and by eight deviations."""
     found = _APART(known)
-    if found.verdict is Verdict.SUSPECT or known.ranks is None:
-        return found if known.ranks is not None else unknown(known.why_unread("ranks"))
+    if known.ranks is None:
+        return unknown(known.why_unread("ranks"))
+    if found.is_of_now:
+        return found
+    earlier = found if found.verdict is Verdict.SUSPECT else None
     told = [(rank, loss) for rank, loss in known.losses if math.isfinite(loss)]
     if len(told) < RANKS_MIN:
-        return unknown(f"{len(told)} ranks tell a finite loss; {RANKS_MIN} are needed to compare")
+        return earlier or unknown(f"{len(told)} ranks tell a finite loss; {RANKS_MIN} are needed to compare")
     middle = median(loss for _, loss in told)
     spread = TO_SIGMA * median(abs(loss - middle) for _, loss in told)
     limit = max(SHARE_APART * abs(middle), DEVIATIONS_APART * spread)
@@ -47,8 +50,9 @@ def rank_apart(known: Known) -> Said:
         says = f"rank {rank.rank} on {rank.node} has {loss:.4g}, the median of {len(told)} ranks is {middle:.4g}"
         return hint(says, rank=rank.rank, node=rank.node)
     if apart:
-        return unknown(f"{len(apart)} of {len(told)} ranks are apart from the median {middle:.4g}: no single one")
-    return fine(f"{len(told)} ranks are within {limit:.3g} of their median {middle:.4g}")
+        says = f"{len(apart)} of {len(told)} ranks are apart from the median {middle:.4g}: no single one"
+        return earlier or unknown(says)
+    return earlier or fine(f"{len(told)} ranks are within {limit:.3g} of their median {middle:.4g}")
 
 
 _APART: Final = ByIncident(
@@ -119,17 +123,17 @@ def is_skip(incident: Incident) -> bool:
 def gradients(known: Known) -> Said:
     """Steps that were left out, and gradient norms that are not finite or far beyond the others'."""
     found = _SKIPPED(known)
-    if found.verdict is Verdict.SUSPECT:
+    if found.is_of_now:
         return found
     if known.ranks is None:
         return unknown(known.why_unread("ranks"))
     norms = [(each, float(each.grad_norm)) for each in known.ranks if each.grad_norm is not None]
     if not norms:
-        return unknown("no rank tells its gradient norm")
+        return found if found.verdict is Verdict.SUSPECT else unknown("no rank tells its gradient norm")
     bad = [each for each, norm in norms if not math.isfinite(norm)]
     if bad:
         return named(f"the gradient norm of {_ranks(bad)} is not finite now", rank=bad[0].rank, node=bad[0].node)
-    if found.verdict is Verdict.UNKNOWN:
+    if found.verdict is not Verdict.FINE:
         return found
     largest = max(norm for _, norm in norms)
     return fine(f"no step was left out, and the gradient norms of {len(norms)} ranks are {largest:.3g} at most")
@@ -143,7 +147,7 @@ _SKIPPED: Final = ByIncident(
 def not_finite(known: Known) -> Said:
     """What was not finite before: the history, and losses now."""
     found = _NAN(known)
-    if found.verdict is Verdict.SUSPECT:
+    if found.is_of_now:
         return found
     bad = [rank for rank, loss in known.losses if not math.isfinite(loss)]
     if bad:

@@ -6,7 +6,7 @@ from typing import Final
 from holdfast.api.condition import ConditionKind
 from holdfast.api.finding import FindingKind
 from holdfast.api.incident import Incident
-from holdfast.console.runbook.answer import Said, Verdict, fine, hint, named, unknown
+from holdfast.console.runbook.answer import Said, fine, hint, named, unknown
 from holdfast.console.runbook.byincident import ByIncident, agents_away, sensors_away
 from holdfast.console.runbook.check import Check
 from holdfast.console.runbook.known import Known
@@ -34,7 +34,7 @@ def is_any(incident: Incident) -> bool:
 def low(known: Known) -> Said:
     """A node whose memory is nearly used up: found, or as it is now."""
     found = _LOW(known)
-    if found.verdict is Verdict.SUSPECT:
+    if found.is_of_now:
         return found
     for node, each in known.raised():
         if each.kind is ConditionKind.MEMORY_LOW:
@@ -150,6 +150,7 @@ CHECKS: Final = (
             frozenset({FindingKind.PROCESS_EXIT, FindingKind.USER_CODE, FindingKind.CRASH_LOOP}),
             "no process ended by SIGBUS, and no loader by a bus error",
             like=lambda each: "SIGBUS" in each.cause or "Bus error" in each.error or "shared memory" in each.error,
+            proves=False,  # that it ended so is certain; a file that was cut off or faulty memory does the same
         ),
         WHY,
         "https://docs.pytorch.org/docs/stable/multiprocessing.html",

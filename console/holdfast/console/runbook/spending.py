@@ -115,7 +115,7 @@ CHECKS: Final = (
         "Too little of the time makes steps that are kept",
         {COST: 20},
         ettr,
-        ("status -o wide",),
+        ("cost",),
         "above 90 % at 16,384 GPUs: https://arxiv.org/abs/2407.21783, section 3.3.4",
     ),
     Check(
@@ -135,6 +135,6 @@ CHECKS: Final = (
         "10.4 % of GPU hours: https://arxiv.org/abs/2505.05713",
     ),
     Check("stands-still", "Nodes are held while nothing is trained", {COST: 22}, stands, ("status",)),
-    Check("spares", "Many nodes are spares", {COST: 8}, idle_spares, ("status",)),
+    Check("spares", "Many nodes are spares", {COST: 8}, idle_spares, ("cost",)),
     Check("asked-for", "Somebody asked for rewinds, pauses or restarts", {COST: 9}, asked_for, ("journal",)),
 )

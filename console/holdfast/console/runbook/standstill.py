@@ -63,7 +63,7 @@ def is_short(known: Known) -> Said:
         return unknown(known.why_unread("status"))
     there, wanted = status.members.there, status.members.wanted
     if known.phase not in (JobPhase.PENDING, JobPhase.FORMING, JobPhase.RECOVERING) or there >= wanted:
-        return fine(f"{there} of {wanted} members joined, and the phase is {known.phase}: none is waited for")
+        return fine(f"no member is waited for: {there} of {wanted} have ranks, and the phase is {known.phase}")
     says = f"{there} of {wanted} members joined; {status.reason}"
     pressing = [each for each in known.recent() if known.is_pressing(each)]
     if lost := [each.id for each in pressing if each.kind is FindingKind.MEMBER_LOST]:
@@ -126,19 +126,22 @@ def is_stopped(known: Known) -> Said:
 def absent(known: Known) -> Said:
     """The rank that a hang names, or that is in another place than all others and stands there."""
     found = _HANG(known)
-    if found.verdict is Verdict.SUSPECT or known.ranks is None:
-        return found if known.ranks is not None else unknown(known.why_unread("ranks"))
+    if known.ranks is None:
+        return unknown(known.why_unread("ranks"))
+    if found.is_of_now:
+        return found
+    earlier = found if found.verdict is Verdict.SUSPECT else None
     if known.unheard:
-        return unknown(known.unheard)
+        return earlier or unknown(known.unheard)
     still = _still(known)
     if not still:
-        return fine(f"all {len(known.ranks)} ranks published something lately")
+        return earlier or fine(f"all {len(known.ranks)} ranks published something lately")
     behind = _behind(known.ranks)
     if len(behind) == 1:
         (one,) = behind
         says = f"rank {one.rank} on {one.node} is {_where(one)} for {duration(one.progress_age_s or 0.0)}"
         return named(f"{says}, {len(known.ranks) - 1} others are elsewhere", rank=one.rank, node=one.node)
-    return unknown(f"{len(still)} ranks stand still, and none is in another place than the rest")
+    return earlier or unknown(f"{len(still)} ranks stand still, and none is in another place than the rest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,8 @@ class InPhase:
         says = f"{len(there)} of {len(known.ranks)} ranks {self.doing} for {duration(longest)}"
         says += f" ({nodes_of(there)})"
         is_most = len(there) > MOST * len(known.ranks)
+        if self.phase is Phase.CHECKPOINT and disk(known).is_of_now:
+            return hint(f"{says}; it follows from a disk that takes no writes", rank=one.rank, node=one.node)
         return (named if is_most else hint)(says, rank=one.rank, node=one.node)
 
 
@@ -192,7 +197,7 @@ def _is_of_all(incident: Incident) -> bool:
 def disk(known: Known) -> Said:
     """A disk that is full or read-only: found, or as it is now."""
     found = _DISK(known)
-    if found.verdict is Verdict.SUSPECT:
+    if found.is_of_now:
         return found
     for node, each in known.raised():
         if each.kind in DISKS:

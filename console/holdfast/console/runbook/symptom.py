@@ -39,6 +39,10 @@ SAYS: Final[Mapping[Symptom, str]] = MappingProxyType(
         Symptom.COST: "the job costs more than its steps are worth",
     }
 )
+OF_NOW: Final = frozenset(
+    {Symptom.LOSS_SPIKED, Symptom.HUNG, Symptom.SLOW, Symptom.WILL_NOT_START, Symptom.CHECKPOINT_STALE}
+)
+"""What the job does now. The others are of what happened: a node that failed is suspect also once it is left."""
 _OF_KIND: Final[Mapping[FindingKind, Symptom]] = MappingProxyType(
     {
         FindingKind.PROCESS_EXIT: Symptom.HUNG,

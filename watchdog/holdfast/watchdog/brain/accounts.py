@@ -87,16 +87,22 @@ class Accounts(msgspec.Struct, frozen=True):
         """With so much GPU time of one row, at most all, in another one, of the days it was spent on: the newest
         first, because that is what a restore discards. `only`: of what was charged so.
         """
-        after, left = self, gpu_us
-        for each in reversed(self.postings):
+        left, taken = gpu_us, NOTHING
+        postings, moved = list(self.postings), dict[int, Amount]()
+        for at in range(len(postings) - 1, -1, -1):
+            each = postings[at]
             if left <= 0:
                 break
             if each.row is not source or (only is not None and each.charge != only) or each.amount.gpu_us <= 0:
                 continue
-            taken = each.amount.part(left)
-            left -= taken.gpu_us
-            after = after._with(source, each.day, each.charge, NOTHING - taken)
-            after = after._with(target, each.day, charge, taken)
+            part = each.amount.part(left)
+            left, taken = left - part.gpu_us, taken + part
+            postings[at] = replaced(each, amount=each.amount - part)
+            moved[each.day] = moved.get(each.day, NOTHING) + part
+        # All is taken out before anything is put in: what is put in may merge what it would be taken from.
+        after = Accounts(tuple(postings), {**self.rows, source: self.of(source) - taken})
+        for day, amount in moved.items():
+            after = after._with(target, day, charge, amount)
         return after
 
     def without_money(self) -> "Accounts":

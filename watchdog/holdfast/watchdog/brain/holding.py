@@ -23,6 +23,8 @@ from holdfast.watchdog.brain.state import JobState
 
 NOWHERE: Final = Offer()
 CAUSE_LENGTH_MAX: Final = 80
+# In these, members without ranks are among those of the lane.
+MIXED = (Row.SUSPENDED, Row.WAITING_FOR_NODES)
 # Of these the kind alone does not say what it was.
 TOLD_BY_CAUSE = (FindingKind.XID, FindingKind.CONDITION)
 
@@ -67,6 +69,9 @@ def holding(before: JobState, after: JobState) -> Holding:
         shown = isinstance(after.desired, Round)
         gpus = after.round.world_size if shown else _there(after) * size - idle - tested - apart
         rate = prices.of_ranks(gpus)
+        if row is Row.WAITING_FOR_NODES:  # who came in place of those that left waits with the others
+            more = min(max(0, idle), max(0, policy.nodes_max * size - gpus))
+            gpus, idle, rate = gpus + more, idle - more, rate + prices.of_idle(more)
     sides = [Lane(Row.IDLE_SPARE, idle, prices.of_idle(idle))] if idle > 0 else []
     if tested > 0:
         sides.append(Lane(Row.SELF_TEST, tested, prices.of_some(tests, tested)))
@@ -176,10 +181,11 @@ class _Prices:
 
     def of_all(self, gpus: int) -> int:
         """Of every member that is there, `gpus` in all."""
-        state = self._state
-        return (
-            self.of_some([each.name for each in state.members], gpus) if self.policy.prices else gpus * self._one
-        )
+        if not self.policy.prices:
+            return gpus * self._one
+        members = self._state.members
+        away = members.absent() - members.unheard()
+        return self.of_some([each.name for each in members if each.name not in away], gpus)
 
     def of_ranks(self, gpus: int) -> int:
         """Of `gpus` of those with ranks: each costs what they cost in the mean."""
@@ -187,18 +193,18 @@ class _Prices:
         if not self.policy.prices or state.round is None:
             return gpus * self._one
         lane = state.ledger.ranks
-        if self._same_round and lane is not None and lane.gpus == gpus and lane.row not in (Row.SUSPENDED,):
+        if self._same_round and lane is not None and lane.gpus == gpus and lane.row not in MIXED:
             return state.ledger.rate
         world = state.round.world_size
         return self._sum((share.node for share in state.round.ranks), size) * gpus // world if world else 0
 
     def of_idle(self, gpus: int) -> int:
-        """Of `gpus` of the members that have neither ranks nor a test."""
+        """Of `gpus` of the members that have neither ranks nor a test, and whose node nobody keeps away from."""
         if not self.policy.prices:
             return gpus * self._one
         state = self._state
-        unused = _unused(state)
-        names = [name for name in state.members.beyond(state.ranked()) if name not in unused]
+        apart = {each.name for each in state.members.on_nodes(state.avoided_nodes)} | _unused(state)
+        names = [name for name in state.members.beyond(state.ranked()) if name not in apart]
         return self.of_some(names, gpus)
 
     def of_some(self, names: Iterable[str], gpus: int) -> int:

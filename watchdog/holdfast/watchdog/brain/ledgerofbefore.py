@@ -51,7 +51,8 @@ class LedgerOfBefore(msgspec.Struct, frozen=True):
             microseconds(held_gpu_s), microseconds(since - self.began_at), round(cost * MONEY_UNITS)
         )
         kept = self._amount(self.useful_s, self.useful_gpu_s, all_of_it)
-        held = Amount(0, microseconds(self.held_s), 0)
+        # It also counted the time in which the job was held before anybody had joined.
+        held = Amount(0, min(microseconds(self.held_s), all_of_it.wall_us - kept.wall_us), 0)
         rows = {Row.PRODUCTIVE: kept, Row.SUSPENDED: held, Row.UNJUDGED: all_of_it - kept - held}
         postings = tuple([Posting(row, EARLIER, NOBODY, amount) for row, amount in rows.items()])
         row = Row.UNJUDGED if trains else Row.SUSPENDED if suspended else Row.DECIDING

@@ -40,7 +40,7 @@ def submitted(state: JobState, event: Event, now: float) -> Step:
     assert isinstance(event, JobSubmitted)
     if event.policy == state.policy:
         return ignore(state, "the same policy again")
-    if _is_another(state, event.policy):
+    if is_another(state, event.policy):
         return _succeeded_by(state, event.policy, now)
     if not _is_newer(state, event.policy):
         says = f"generation {event.policy.generation} is no newer than what is known"
@@ -56,7 +56,7 @@ def submitted(state: JobState, event: Event, now: float) -> Step:
 def resubmitted(state: JobState, event: Event, now: float) -> Step:
     """A job that is over changes no more; another one of its name begins anew."""
     assert isinstance(event, JobSubmitted)
-    if not _is_another(state, event.policy):
+    if not is_another(state, event.policy):
         if state.phase is JobPhase.FAILED and _is_newer(state, event.policy):
             after = changed(state, policy=event.policy)  # counts once a Restart brings the job back
             return Step(after, (), Reason("policy changed", f"job {state.job} policy changed"))
@@ -76,7 +76,7 @@ def _ruled(state: JobState, policy: Policy, otherwise: str) -> Step:
     return Step(changed(state, policy=ruled), (), Reason("policy changed", "the cluster's policy changed"))
 
 
-def _is_another(state: JobState, policy: Policy) -> bool:
+def is_another(state: JobState, policy: Policy) -> bool:
     """Whether the policy is of another job of the same name, also when launchers had brought the one there is.
 
     Launchers started by hand know of no uid: they bring no other job.

@@ -230,7 +230,7 @@ ROUTES = (
     Route("DELETE", JOB, jobs.forget, Role.OPERATE),
     Route("GET", f"{JOB}/status", jobs.shows(jobs.status), GET_JOB),
     Route("GET", f"{JOB}/ranks", jobs.shows(jobs.ranks), GET_JOB),
-    Route("GET", f"{JOB}/ledger", jobs.shows(jobs.ledger), GET_JOB),
+    Route("GET", f"{JOB}/ledger", jobs.ledger, GET_JOB),
     Route("GET", f"{JOB}/incidents", jobs.incidents, GET_JOB),
     Route("GET", f"{JOB}/incidents/{{id}}", jobs.incident, GET_JOB),
     Route("GET", f"{JOB}/plan", jobs.shows(lambda host: host.job.state.plan), GET_JOB),

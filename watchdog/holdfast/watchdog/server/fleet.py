@@ -39,7 +39,7 @@ FORGOTTEN_S: Final = 600.0
 KEPT_OF_NAMESPACE: Final = 1024
 
 
-def _recalled(store: Store, name: str, kind: type[T], what: str) -> T | None:
+def recalled(store: Store, name: str, kind: type[T], what: str) -> T | None:
     """What an earlier run kept, None when there is nothing that can be read. Raises Unavailable."""
     try:
         snapshot = store.load(name)
@@ -59,7 +59,7 @@ class FleetMemory:
         self._cluster = cluster
         self._store = store
         self._fence = fence
-        self._fleet = _recalled(store, NODES, Fleet, "what is known of nodes") or Fleet()
+        self._fleet = recalled(store, NODES, Fleet, "what is known of nodes") or Fleet()
         self._judged_at = float("-inf")
 
     def told_of(self, node: str, now: float, job: str) -> str:
@@ -120,7 +120,7 @@ class Deletions:
     def __init__(self, store: Store, fence: Fence) -> None:
         self._store = store
         self._fence = fence
-        known = _recalled(store, DELETED, dict[str, float], "which jobs were deleted")
+        known = recalled(store, DELETED, dict[str, float], "which jobs were deleted")
         self._at = known or {}  # by job, the oldest first
 
     def note(self, job: str, now: float) -> None:

@@ -13,12 +13,14 @@ from holdfast.api.bulletin import GpuFigures
 from holdfast.api.errors import Fenced, HoldfastError, Unavailable
 from holdfast.api.event import Event, InterventionRequested, JobSubmitted, NodeChanged, PodChanged, StacksTaken
 from holdfast.api.intervention import InterventionOutcome, InterventionRequest, InterventionState
+from holdfast.api.ledger import LedgerReport
 from holdfast.api.membership import SaveWanted
 from holdfast.api.plan import JobReport, PodObserved, PodState
 from holdfast.api.round import shown_to
 from holdfast.api.stacks import RankStack, Standstill
 from holdfast.api.status import LastSeen, NodeStatus
 from holdfast.api.telemetry import NodeReport, Pace
+from holdfast.watchdog.brain import costs
 from holdfast.watchdog.brain.history import vouch
 from holdfast.watchdog.brain.members import is_news
 from holdfast.watchdog.brain.requests import pending
@@ -239,6 +241,11 @@ class JobHost:
         except TimeoutError:
             says = pending(self.job.state, request.id) or "taken, not yet answered; ask again with the same id"
             return InterventionOutcome(request.id, InterventionState.PENDING, says)
+
+    def ledger(self) -> LedgerReport:
+        """Where every GPU-second went until now; of a job that has ended, until its end."""
+        ended_at = self.job.state.ended_at
+        return costs.report_of(self.job.shown, self.clock.now() if ended_at is None else ended_at)
 
     def last_seen(self) -> LastSeen:
         """What is known of the job, or was last known once it has ended. Raises Unavailable, Damaged."""

@@ -14,14 +14,13 @@ from holdfast.api.event import JobSubmitted, Journaled
 from holdfast.api.feed import Whoami
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionRequest, InterventionState
-from holdfast.api.ledger import LedgerReport
 from holdfast.api.policy import Policy
 from holdfast.api.status import Hearing, JobStatus, NodeStatus, RankStatus
 from holdfast.api.telemetry import GpuHealth, GpuSample
 from holdfast.watchdog.access.auth import Role
 from holdfast.watchdog.access.readership import GET_JOB, GET_LOG, Read
-from holdfast.watchdog.brain.costs import report_of
 from holdfast.watchdog.brain.reputation import namespace_of
+from holdfast.watchdog.brain.requests import is_another
 from holdfast.watchdog.brain.status import status_of, with_trouble
 from holdfast.watchdog.server.answer import CALLER, READERSHIP, Handler, NotFound, answer
 from holdfast.watchdog.server.host import JobHost
@@ -52,9 +51,14 @@ class JournalPage(msgspec.Struct, frozen=True):
     compacted_at: float | None = None
 
 
+def named(request: web.Request) -> str:
+    """The name of the job in the path."""
+    return f"{request.match_info['namespace']}/{request.match_info['name']}"
+
+
 def hosted(request: web.Request) -> JobHost:
     """The job that the path names. Raises NotFound."""
-    name = f"{request.match_info['namespace']}/{request.match_info['name']}"
+    name = named(request)
     host = request.app[WATCHDOG].known(name)
     if host is None:
         raise NotFound(f"there is no job {name}")
@@ -83,10 +87,14 @@ def status(host: JobHost) -> JobStatus:
     return with_trouble(status_of(host.job.shown, host.job.progress, host.clock.now()), host.job.trouble)
 
 
-def ledger(host: JobHost) -> LedgerReport:
-    """Where every GPU-second went until now; of a job that has ended, until its end."""
-    ended_at = host.job.state.ended_at
-    return report_of(host.job.shown, host.clock.now() if ended_at is None else ended_at)
+async def ledger(request: web.Request) -> web.Response:
+    """Where every GPU-second of the job went; of one that is gone, as it was then."""
+    watchdog, name = request.app[WATCHDOG], named(request)
+    host = watchdog.known(name)
+    found = host.ledger() if host is not None else watchdog.past_ledgers.of(name)
+    if found is None:
+        raise NotFound(f"there is no job {name}")
+    return answer(found)
 
 
 def ranks(host: JobHost) -> tuple[RankStatus, ...]:
@@ -242,6 +250,8 @@ async def submit(request: web.Request) -> web.Response:
     host = request.app[WATCHDOG].host(policy.job)
     was_submitted = host.is_submitted
     if policy != host.job.state.policy:
+        if is_another(host.job.state, policy):
+            request.app[WATCHDOG].past_ledgers.keep(host.ledger())
         host.demand(JobSubmitted(policy))
     if host.is_submitted and not was_submitted:
         host.dismiss_launchers("the job is a TrainingJob's now")
@@ -249,8 +259,10 @@ async def submit(request: web.Request) -> web.Response:
 
 
 async def forget(request: web.Request) -> web.Response:
-    """Drop a job that is gone for good, with its journal and incidents. The same again changes nothing."""
-    request.app[WATCHDOG].forget(f"{request.match_info['namespace']}/{request.match_info['name']}")
+    """Drop a job that is gone for good, with its journal and incidents, but for its ledger. The same again changes
+    nothing.
+    """
+    request.app[WATCHDOG].forget(named(request))
     return web.Response(status=204)
 
 

@@ -18,6 +18,7 @@ from holdfast.watchdog.server.connection import Farewell
 from holdfast.watchdog.server.fleet import Deletions, FleetMemory
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.identity import check_job
+from holdfast.watchdog.server.pastledgers import PastLedgers
 from holdfast.watchdog.server.shelves import Shelves
 from holdfast.watchdog.settings import NO_CLUSTER_POLICY, ClusterPolicy
 from holdfast.watchdog.store.store import Fence, Store
@@ -67,6 +68,7 @@ class Watchdog:
         self._fence = self.store.claim() if fence is None else fence
         self.fleet = FleetMemory(self.store, self._fence, self.cluster)
         self._deletions = Deletions(self.store, self._fence)
+        self.past_ledgers = PastLedgers(self.store, self._fence)
         jobs = [self._job(name) for name in self.store.jobs()]
         for job in jobs:
             job.restore()
@@ -165,6 +167,7 @@ class Watchdog:
 
     def _drop(self, host: JobHost) -> None:
         name = host.job.name
+        self.past_ledgers.keep(host.ledger())
         self.store.forget(lastseen.name_of(name), fence=self._fence)
         self.store.forget(name, fence=self._fence)
         del self._hosts[name]
