@@ -19,8 +19,8 @@ from holdfast.api.scalars import VALUES_PER_S, ScalarsLogged
 JOB_VALUES: Final = 300_000
 """Of one name at ten steps a second that is eight hours; of all that one rank may log, two and a half minutes."""
 TOTAL_VALUES: Final = 2_000_000
-"""Some 250 MB where jobs fill it, twice that where each value has a name of its own; one that logs ten names once a
-second has 3,000 values in five minutes.
+"""Some 250 MB where jobs fill it, twice that where each value has a name of its own; one that logs ten names
+once a second has 3,000 values in five minutes.
 """
 BURST_S: Final = 10.0
 ANSWERED_VALUES: Final = 20_000
