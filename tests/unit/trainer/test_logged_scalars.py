@@ -10,6 +10,7 @@ import pytest
 import torch
 from trainer_builders import assignment
 
+from holdfast.api.control import Assignment
 from holdfast.api.errors import InvalidInput
 from holdfast.api.scalars import NAMES_MAX, VALUES_PER_S, ScalarsLogged
 from holdfast.trainer.group import RoundGroup
@@ -137,3 +138,12 @@ def test_a_message_fits_what_a_launcher_may_say(here: Logging) -> None:
         here.log(2**52 + step, **{f"{'n' * 61}{number:03d}": 1 / 3 for number in range(NAMES_MAX)})
     here.rest()
     assert len(msgspec.msgpack.encode(here.sent[0])) < 48 * 1024
+
+
+def test_nothing_is_sent_to_a_watchdog_that_would_not_understand_it(here: Logging) -> None:
+    said = msgspec.to_builtins(msgspec.structs.replace(assignment(), ranks_shown=1))
+    del said["ranks_shown"]  # as one before it said it
+    older = msgspec.convert(said, Assignment)
+    here.enter(round=8, ranks_shown=older.ranks_shown)
+    here.log(1, lr=0.1)
+    assert here.rest() == {}
