@@ -346,7 +346,7 @@ class JobHost:
                     StacksTaken(wanted.incident, evidence_of(told, wanted.round.world_size, self.clock.now()))
                 )
 
-        self.stacks.ask(self.launchers, wanted.round, wanted.member).add_done_callback(note)
+        self.stacks.ask(self.launchers, wanted.round, wanted.member, anew=True).add_done_callback(note)
 
     def _tell(self, member: str, slot: Slot, message: object) -> None:
         if (launcher := self.launchers.get(member)) is not None:
