@@ -71,13 +71,29 @@ def test_a_value_that_is_not_finite_is_sent_as_what_it_is_and_is_no_fault(here: 
     [
         (lambda log: log(1, **{"9lives": 1.0}), "name: '9lives' is not accepted; use a letter"),
         (lambda log: log(1, **{"a b": 1.0}), "name: 'a b' is not accepted; use a letter"),
+        (lambda log: log(1, **{"eval/": 1.0}), "name: 'eval/' is not accepted; use a letter"),
+        (lambda log: log(1, **{"a//b": 1.0}), "name: 'a//b' is not accepted; use a letter"),
+        (lambda log: log(1, **{"a/../b": 1.0}), "name: 'a/../b' is not accepted; use a letter"),
+        (lambda log: log(step=3), "name: 'step' is not accepted; choose another name; a step is given first"),
         (lambda log: log(-1, a=1.0), "step: -1 is not accepted; give a whole number of at least 0"),
         (lambda log: log(1.5, a=1.0), "step: 1.5 is not accepted; give a whole number of at least 0"),
         (lambda log: log(1, a="high"), "a: 'high' is not accepted; log a float, or a tensor of one element"),
         (lambda log: log(1, a=torch.ones(2)), "a: tensor([1., 1.]) is not accepted; log a float"),
         (lambda log: log(1, a=None), "a: None is not accepted; log a float"),
     ],
-    ids=["digit first", "a space", "negative step", "half a step", "a text", "two elements", "nothing"],
+    ids=[
+        "digit first",
+        "a space",
+        "nothing behind",
+        "nothing between",
+        "a way up",
+        "a step by name",
+        "negative step",
+        "half a step",
+        "a text",
+        "two elements",
+        "nothing",
+    ],
 )
 def test_what_cannot_be_logged_is_refused_by_name(
     here: Logging, call: Callable[[ScalarLog], None], says: str

@@ -11,7 +11,7 @@ from typing import Final
 from holdfast.api.control import Assignment
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.rankrecord import UNKNOWN_INT
-from holdfast.api.scalars import NAME, NAME_IN_WORDS, NAMES_MAX, SENT_EVERY_S, VALUES_PER_S, ScalarsLogged
+from holdfast.api.scalars import NAME, NAME_IN_WORDS, NAMES_MAX, SENT_EVERY_S, TAKEN, VALUES_PER_S, ScalarsLogged
 from holdfast.trainer.hostcopy import Number, Scalar
 from holdfast.trainer.record import RankRecord
 from holdfast.trainer.stay import Stay
@@ -99,6 +99,9 @@ class ScalarLog:
     def _new(self, name: str) -> Scalar:
         if not NAME.fullmatch(name):
             raise InvalidInput(Problem("name", name, f"use {NAME_IN_WORDS}"))
+        if name in TAKEN:
+            fix = "choose another name; a step is given first and without a name: run.log(step, loss=loss)"
+            raise InvalidInput(Problem("name", name, fix))
         if len(self._known) >= NAMES_MAX:
             fix = f"log at most {NAMES_MAX} names; put what varies into the value, not into the name"
             raise InvalidInput(Problem("name", name, fix))
