@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -13,6 +14,7 @@ from trainer_builders import assignment
 from holdfast.api.control import Assignment
 from holdfast.api.errors import InvalidInput
 from holdfast.api.scalars import NAMES_MAX, VALUES_PER_S, ScalarsLogged
+from holdfast.trainer import hostcopy
 from holdfast.trainer.group import RoundGroup
 from holdfast.trainer.record import RankRecord, open_record
 from holdfast.trainer.scalarlog import ScalarLog
@@ -163,3 +165,31 @@ def test_nothing_is_sent_to_a_watchdog_that_would_not_understand_it(here: Loggin
     here.enter(round=8, ranks_shown=older.ranks_shown)
     here.log(1, lr=0.1)
     assert here.rest() == {}
+
+
+class Device:
+    """Stands for the numbers on their way from an accelerator: they arrive when it is `done`."""
+
+    def __init__(self) -> None:
+        self.under_way: list[tuple[int, float]] = []
+        self.done = False
+
+    def start(self, step: int, value: object) -> None:
+        self.under_way.append((step, 2.5))
+
+    def arrived(self) -> list[tuple[int, float]]:
+        told, self.under_way = (self.under_way, []) if self.done else ([], self.under_way)
+        return told
+
+
+def test_a_value_on_an_accelerator_is_told_with_the_next_step_and_not_when_its_name_is_logged_again(
+    here: Logging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Device()
+    monkeypatch.setattr(hostcopy._DeviceCopies, "on_cuda", lambda: device)
+    here.log(1000, **{"eval/loss": cast(Any, SimpleNamespace(is_cuda=True))})
+    here.log.completed()
+    assert here.rest() == {}
+    device.done = True
+    here.log.completed()  # by run.step
+    assert here.rest() == {"eval/loss": ((1000, 2.5),)}

@@ -69,6 +69,13 @@ class ScalarLog:
         shown = assignment.ranks_shown
         self._most = max(1, VALUES_PER_S // shown) if assignment.rank < shown else 0
 
+    def completed(self) -> None:
+        """A step is complete: what has come from the device is kept. A name may be logged a thousand steps apart,
+        and its value is published with its step only if it is not told much later.
+        """
+        for scalar in tuple(self._known.values()):  # another thread of the script may log a new name meanwhile
+            scalar.collect()
+
     def finish(self) -> None:
         """No further step comes: wait for what is on its way from the device."""
         step = UNKNOWN_INT if self._record is None else self._record.last_step
