@@ -1,14 +1,18 @@
 """Taking the stacks of workers that put another thing in the place of their file, or say too much."""
 
+import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 
+from holdfast.agent.launch.launcher import Launcher
 from holdfast.agent.launch.stacks import StackTaker
-from holdfast.api.stacks import Collective, FlightTold, FlightWanted, RankStack, stacks_file_name
+from holdfast.api.stacks import Collective, FlightTold, FlightWanted, RankStack, StacksWanted, stacks_file_name
 from holdfast.watchdog.server.peers import FRAME_BYTES_MAX
 
 PID = 4242
@@ -71,3 +75,27 @@ async def test_what_a_rank_says_of_its_collectives_fits_a_frame_or_is_left_out(t
     assert fits.collectives == few
     assert huge.collectives == ()
     assert len(msgspec.msgpack.encode(huge)) < FRAME_BYTES_MAX
+
+
+async def test_of_a_worker_that_writes_nothing_no_more_is_said_than_is_known(tmp_path: Path) -> None:
+    (tmp_path / stacks_file_name(PID)).touch()
+    (found,) = await taker(tmp_path, lambda file: None).take({PID: 3}, 1)
+    assert found.missing.endswith("the kernel does not run it, or its script has taken SIGURG for itself")
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_what_was_shown_meanwhile_is_done_afterwards_unless_the_launcher_ends(is_over: bool) -> None:
+    done: list[object] = []
+
+    async def take(workers: object, number: int) -> list[RankStack]:
+        await asyncio.sleep(0)
+        return []
+
+    launcher: Any = Launcher.__new__(Launcher)
+    launcher._set, launcher._stacks = SimpleNamespace(slots=()), SimpleNamespace(take=take)
+    launcher._over, launcher._behind = asyncio.get_running_loop().create_future(), "the next round"
+    launcher._take_shown = done.append
+    if is_over:
+        launcher._over.set_result(None)
+    await launcher._take_stacks(StacksWanted(1, 1))
+    assert done == ([] if is_over else ["the next round"])

@@ -22,6 +22,7 @@ import msgspec
 
 from holdfast.api.stacks import (
     FRAMES_MAX,
+    SIGNAL,
     Collective,
     FlightTold,
     FlightWanted,
@@ -39,6 +40,10 @@ _THREAD: Final = re.compile(r"^(?:Current thread|Thread) 0x")
 _FRAME: Final = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d{1,9}) in (?P<name>.+)$')
 _OUTERMOST: Final = "<module>"
 _BYTES_MAX: Final = 1 << 20
+_SILENT: Final = (
+    f"its process wrote no stacks within {WITHIN_S} s: the kernel does not run it, or its script has taken "
+    f"{SIGNAL.name} for itself"
+)
 _FLIGHT_BYTES_MAX: Final = 48 << 10  # with the stack it fits a frame to the watchdog
 
 
@@ -145,9 +150,7 @@ class StackTaker:
             frames, missing = ((), seen) if isinstance(seen, str) else (seen, "")
         else:
             frames = training_thread(self._written(pid, begun))
-            missing = (
-                "" if frames else f"its process wrote no stacks within {WITHIN_S} s: the kernel does not run it"
-            )
+            missing = "" if frames else _SILENT
         shown = frames[:FRAMES_MAX]
         return RankStack(
             rank=rank,
