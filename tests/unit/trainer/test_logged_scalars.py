@@ -17,6 +17,7 @@ from holdfast.api.scalars import NAMES_MAX, VALUES_PER_S, ScalarsLogged
 from holdfast.trainer import hostcopy
 from holdfast.trainer.group import RoundGroup
 from holdfast.trainer.record import RankRecord, open_record
+from holdfast.trainer.run import Run
 from holdfast.trainer.scalarlog import ScalarLog
 from holdfast.trainer.stay import Stay
 
@@ -188,8 +189,15 @@ def test_a_value_on_an_accelerator_is_told_with_the_next_step_and_not_when_its_n
     device = Device()
     monkeypatch.setattr(hostcopy._DeviceCopies, "on_cuda", lambda: device)
     here.log(1000, **{"eval/loss": cast(Any, SimpleNamespace(is_cuda=True))})
-    here.log.completed()
+    nothing = SimpleNamespace(take=lambda *_: (None, None), step=lambda *_: None, check=lambda: None, is_open=False)
+    run: Any = SimpleNamespace(
+        log=here.log,
+        **dict.fromkeys(("_values", "_record", "_batches"), nothing),
+        **dict.fromkeys(("_drill", "_watched", "_rehearsing")),
+        _here=lambda: nothing,
+    )
+    Run.step(run, 1000)
     assert here.rest() == {}
     device.done = True
-    here.log.completed()  # by run.step
+    Run.step(run, 1001)
     assert here.rest() == {"eval/loss": ((1000, 2.5),)}
