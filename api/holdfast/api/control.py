@@ -64,7 +64,7 @@ class Assignment(msgspec.Struct, frozen=True, tag=True):
     members: int = 1
     restarts: int = 0
     spikes: SpikeLimits | None = None
-    ranks_shown: int = 1
+    ranks_shown: int = 0
 
     def learning_rate_factor(self, step: int) -> float:
         """What a script that works out its learning rate at each step multiplies it by at `step`: 1.0, but for a

@@ -5,6 +5,7 @@ run`, in a cluster a Secret beside the job, by the names that the trackers' own 
 """
 
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
@@ -21,10 +22,14 @@ _DNS = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"
 
 
 def _url(text: str) -> str:
-    """Raises an error that names the fix for what could carry a password."""
+    """Raises an error that names the fix for what could carry a password, and for what is no address."""
     if "@" in text.split("://", 1)[-1].split("/", 1)[0]:
         fix = "leave the name and password out; put them into the Secret that spec.reporting.secret names"
         raise PydanticCustomError("credentials", "{fix}", {"fix": fix})
+    try:
+        _ = urlsplit(text).port
+    except ValueError as error:
+        raise PydanticCustomError("address", "{fix}", {"fix": f"write https://HOST/path: {error}"}) from error
     return text
 
 

@@ -137,7 +137,8 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
     `fingerprint_every`: ranks fingerprint their parameters after every so many steps; 0: never. `memory` None:
     no snapshots are kept in memory. `keep` is how many committed checkpoints stay; None: the script says.
     `save_every`: a checkpoint after every so many steps, besides what the script says; None: only that. `spikes`:
-    how far a gradient norm may go; None: the script says. `ranks_shown`: ranks below it send what the script logs.
+    how far a gradient norm may go; None: the script says. `ranks_shown`: ranks below it send what the script logs;
+    0: none, of a watchdog that does not understand it.
     """
 
     job: str
@@ -153,7 +154,7 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
     keep: int | None = None
     save_every: int | None = None
     spikes: SpikeLimits | None = None
-    ranks_shown: int = 1
+    ranks_shown: int = 0
 
     @cached_property
     def _places(self) -> Mapping[str, int]:
@@ -248,7 +249,7 @@ class Seat(msgspec.Struct, frozen=True, tag=True):
     keep: int | None = None
     save_every: int | None = None
     spikes: SpikeLimits | None = None
-    ranks_shown: int = 1
+    ranks_shown: int = 0
 
 
 class Idle(msgspec.Struct, frozen=True, tag=True):

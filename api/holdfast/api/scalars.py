@@ -11,8 +11,14 @@ import msgspec
 
 from holdfast.api.bounds import Many, Rank, Whole
 
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}")
-NAME_IN_WORDS: Final = "a letter, then at most 63 letters, digits, or any of _ . / -"
+# Trackers keep series in folders: MLflow takes no name that is not a path in its shortest form.
+# Source: https://github.com/mlflow/mlflow/blob/master/mlflow/utils/validation.py (path_not_unique)
+NAME = re.compile(r"(?=.{1,64}$)[A-Za-z_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
+NAME_IN_WORDS: Final = (
+    "a letter, then at most 63 letters, digits, or any of _ . / -; behind each / a letter, a digit or _"
+)
+TAKEN: Final = ("step", "at", "_step", "_runtime", "_timestamp")
+"""Names by which trackers say of which step and time a value is."""
 NAMES_MAX: Final = 64
 """How many names one rank may log."""
 VALUES_PER_S: Final = 2000

@@ -1,5 +1,6 @@
 """How a command answers: `-o table|wide|json|yaml|name`, the words and columns of a table, and the exit code."""
 
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from enum import IntEnum, StrEnum
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 UNKNOWN = "?"
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but the tab and the end of a line
 
 
 class ExitCode(IntEnum):
@@ -75,10 +77,15 @@ def emit(
             for name in names:
                 click.echo(name)
         case Format.WIDE if wide is not None:
-            click.echo(wide(value))
+            click.echo(plain(wide(value)))
         case _:
-            click.echo(table(value))
+            click.echo(plain(table(value)))
     return ExitCode.OK
+
+
+def plain(text: str) -> str:
+    """Without what would command a terminal: causes, errors and stacks are what a job's processes wrote."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def emit_yaml(value: object) -> None:

@@ -192,3 +192,9 @@ def test_durations_are_shown_in_the_unit_that_fits(value: float | None, expected
 
 def test_numbers_are_shown_to_five_digits() -> None:
     assert [number(None), number(123456), number(2.345678)] == ["?", "123456", "2.3457"]
+
+
+def test_what_a_worker_wrote_commands_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = "cause\t1\x1b]0;mine\x07\x9b2J\r\nénd"
+    emit(Format.TABLE, None, table=lambda _: hostile, names=[])
+    assert capsys.readouterr().out == "cause\t1\\x1b]0;mine\\x07\\x9b2J\\x0d\nénd\n"

@@ -13,6 +13,7 @@ from holdfast.api.scalars import ScalarsLogged
 from holdfast.api.status import JobPhase, JobStatus, Membership
 from holdfast.console.trackers.composing import GRACE_S, Composer, Memory
 from holdfast.console.trackers.records import Ended, Mark, Row
+from holdfast.console.trackers.settling import Settling, Shown, Standing
 
 JOB = "research/gpt"
 NAN = math.nan
@@ -166,8 +167,43 @@ def test_a_mark_says_what_was_heard_and_what_is_final_once_late_ranks_have_had_t
     composer.stepped(stepped([7, 7]), 0.0)
     assert composer.mark(GRACE_S - 0.1)[1].heard is None
     composer.announced(bulletin(final=4), 101.0, 1.0)
-    assert composer.mark(GRACE_S)[1].heard == 7
+    assert composer.mark(GRACE_S)[1].heard == 6
     assert composer.mark(GRACE_S + 1.0)[1].final == 4
+
+
+def test_a_step_is_whole_once_a_later_one_is_complete_also_where_a_checkpoint_holds_it() -> None:
+    composer = composing(final=7)
+    composer.stepped(stepped([7, 7]), 0.0)
+    composer.announced(bulletin(final=7), 100.0, 0.0)
+    (_, mark) = composer.mark(500.0)
+    assert (mark.heard, mark.final) == (6, 6)
+    composer.stepped(stepped([8, 8]), 500.0)
+    (_, mark) = composer.mark(500.0 + GRACE_S)
+    assert (mark.heard, mark.final) == (7, 7)
+
+
+def test_what_a_script_logs_of_a_step_to_come_makes_none_whole_where_ranks_tell_their_steps() -> None:
+    composer = composing()
+    ahead = ScalarsLogged(1, 0, {"tokens_seen": ((10**15, 1.0),)}, since=0)
+    composer.announced(bulletin(scalars=(KeptScalars(1, ahead),)), 100.0, 0.0)
+    assert composer.mark(GRACE_S)[1].heard == 10**15 - 1, "no rank has told of a step yet"
+    composer.stepped(stepped([7, 7]), 5.0)
+    composer.announced(bulletin(scalars=(KeptScalars(2, ahead),)), 105.0, 5.0)
+    assert composer.mark(5.0)[1].heard is None
+    assert composer.mark(5.0 + GRACE_S)[1].heard == 6
+
+
+def test_what_an_evaluation_logs_minutes_after_its_step_is_published_with_it() -> None:
+    for forgets in (True, False):
+        composer, settling = composing(final=7), Settling(Standing(), forgets=forgets)
+        records = [*composer.stepped(stepped([7, 7]), 0.0), composer.mark(0.0)[1], composer.mark(60.0)[1]]
+        logged = ScalarsLogged(1, 0, {"eval/loss": ((7, 2.5),)}, since=0)
+        told = composer.announced(bulletin(final=7, scalars=(KeptScalars(1, logged),)), 400.0, 300.0)
+        records += [*told, *composer.stepped(stepped([8, 8]), 301.0), composer.mark(301.0 + GRACE_S)[1]]
+        words = [word for number, record in enumerate(records) for word in settling.take(number, record)]
+        (shown,) = words
+        assert isinstance(shown, Shown)
+        assert (shown.step, shown.values["loss/max"], shown.values["eval/loss"]) == (7, 2.0, 2.5)
 
 
 def test_a_new_round_makes_what_was_heard_of_the_one_before_worth_nothing() -> None:

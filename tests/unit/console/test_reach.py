@@ -163,3 +163,26 @@ def test_what_was_over_before_the_job_was_published_calls_nobody() -> None:
         hook(url).note(Note("inc-0001", "opened", 1.0, 7, "title", "text", is_old=True))
         hook(url).note(Note("left-out-1", "lost", 1.0, 7, "title", "text"))
     assert heard == []
+
+
+@pytest.mark.parametrize("url", ["https://hooks.example:99999/", "https://hooks.example:x/", "https://[::1/"])
+def test_an_address_that_is_none_is_refused_as_what_it_is(url: str) -> None:
+    with pytest.raises(InvalidInput, match=r"f: .* is not accepted; write https://HOST/path"):
+        AllowedHosts(("*",)).check(url, field="f")
+
+
+def test_a_credential_that_cannot_be_sent_is_in_no_message() -> None:
+    with answering(204) as (url, heard), pytest.raises(InvalidInput) as refused:
+        call(AllowedHosts(("*",)), "POST", url, headers={"Authorization": "Bearer sec\nret"}, field="f")
+    assert "plain ASCII, on one line" in str(refused.value)
+    assert "ret" not in str(refused.value)
+    assert refused.value.__cause__ is None
+    assert heard == []
+
+
+@pytest.mark.parametrize(
+    "address", ["fd00:ec2::254", "168.63.129.16", "100.100.100.200", "::ffff:100.100.100.200"]
+)
+def test_metadata_services_that_are_not_link_local_are_refused_too(address: str) -> None:
+    with pytest.raises(Unavailable):
+        AllowedHosts(("hooks.example",)).check_address(address)

@@ -33,6 +33,11 @@ def test_one_that_forgets_takes_a_step_as_soon_as_all_of_it_was_heard() -> None:
     assert steps(words([row(1), row(2), row(3), Mark(heard=2, final=None)], forgets=True)) == [("", 1), ("", 2)]
 
 
+def test_a_mark_that_knows_less_than_the_one_before_makes_steps_wait_again() -> None:
+    records = [row(1), Mark(10**15, None), row(2), Mark(1, None), row(3), Mark(None, None)]
+    assert steps(words(records, forgets=True)) == [("", 1)]
+
+
 def test_steps_trained_again_before_they_were_final_are_shown_once_with_their_new_values() -> None:
     first = [row(step) for step in (1, 2, 3, 4)]
     again = [row(step, round_=2, since=2) for step in (3, 4, 5)]

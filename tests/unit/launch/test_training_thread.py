@@ -32,3 +32,16 @@ def test_the_interrupted_thread_is_taken_where_none_runs_a_script() -> None:
 
 def test_what_is_no_dump_is_no_stack() -> None:
     assert training_thread("") == training_thread("Fatal Python error\n  File broken") == ()
+
+
+def test_a_script_that_trains_on_another_thread_is_seen_there() -> None:
+    main, training = (
+        DUMP.split("\n\n")[1],
+        """Thread 0x00007f9 (most recent call first):
+  File "/home/me/train.py", line 12 in train
+  File "/opt/venv/lib/python3.11/site-packages/holdfast/trainer/run.py", line 210 in enter
+  File "/home/me/train.py", line 70 in beside
+  File "/usr/lib/python3.11/threading.py", line 975 in run
+""",
+    )
+    assert [each.line for each in training_thread(f"{main}\n{training}")][:3] == [12, 210, 70]

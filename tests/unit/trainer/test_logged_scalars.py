@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -10,10 +11,13 @@ import pytest
 import torch
 from trainer_builders import assignment
 
+from holdfast.api.control import Assignment
 from holdfast.api.errors import InvalidInput
 from holdfast.api.scalars import NAMES_MAX, VALUES_PER_S, ScalarsLogged
+from holdfast.trainer import hostcopy
 from holdfast.trainer.group import RoundGroup
 from holdfast.trainer.record import RankRecord, open_record
+from holdfast.trainer.run import Run
 from holdfast.trainer.scalarlog import ScalarLog
 from holdfast.trainer.stay import Stay
 
@@ -70,13 +74,29 @@ def test_a_value_that_is_not_finite_is_sent_as_what_it_is_and_is_no_fault(here: 
     [
         (lambda log: log(1, **{"9lives": 1.0}), "name: '9lives' is not accepted; use a letter"),
         (lambda log: log(1, **{"a b": 1.0}), "name: 'a b' is not accepted; use a letter"),
+        (lambda log: log(1, **{"eval/": 1.0}), "name: 'eval/' is not accepted; use a letter"),
+        (lambda log: log(1, **{"a//b": 1.0}), "name: 'a//b' is not accepted; use a letter"),
+        (lambda log: log(1, **{"a/../b": 1.0}), "name: 'a/../b' is not accepted; use a letter"),
+        (lambda log: log(step=3), "name: 'step' is not accepted; choose another name; a step is given first"),
         (lambda log: log(-1, a=1.0), "step: -1 is not accepted; give a whole number of at least 0"),
         (lambda log: log(1.5, a=1.0), "step: 1.5 is not accepted; give a whole number of at least 0"),
         (lambda log: log(1, a="high"), "a: 'high' is not accepted; log a float, or a tensor of one element"),
         (lambda log: log(1, a=torch.ones(2)), "a: tensor([1., 1.]) is not accepted; log a float"),
         (lambda log: log(1, a=None), "a: None is not accepted; log a float"),
     ],
-    ids=["digit first", "a space", "negative step", "half a step", "a text", "two elements", "nothing"],
+    ids=[
+        "digit first",
+        "a space",
+        "nothing behind",
+        "nothing between",
+        "a way up",
+        "a step by name",
+        "negative step",
+        "half a step",
+        "a text",
+        "two elements",
+        "nothing",
+    ],
 )
 def test_what_cannot_be_logged_is_refused_by_name(
     here: Logging, call: Callable[[ScalarLog], None], says: str
@@ -137,3 +157,49 @@ def test_a_message_fits_what_a_launcher_may_say(here: Logging) -> None:
         here.log(2**52 + step, **{f"{'n' * 61}{number:03d}": 1 / 3 for number in range(NAMES_MAX)})
     here.rest()
     assert len(msgspec.msgpack.encode(here.sent[0])) < 48 * 1024
+
+
+def test_nothing_is_sent_to_a_watchdog_that_would_not_understand_it(here: Logging) -> None:
+    said = msgspec.to_builtins(msgspec.structs.replace(assignment(), ranks_shown=1))
+    del said["ranks_shown"]  # as one before it said it
+    older = msgspec.convert(said, Assignment)
+    here.enter(round=8, ranks_shown=older.ranks_shown)
+    here.log(1, lr=0.1)
+    assert here.rest() == {}
+
+
+class Device:
+    """Stands for the numbers on their way from an accelerator: they arrive when it is `done`."""
+
+    def __init__(self) -> None:
+        self.under_way: list[tuple[int, float]] = []
+        self.done = False
+
+    def start(self, step: int, value: object) -> None:
+        self.under_way.append((step, 2.5))
+
+    def arrived(self) -> list[tuple[int, float]]:
+        told, self.under_way = (self.under_way, []) if self.done else ([], self.under_way)
+        return told
+
+
+def test_a_value_on_an_accelerator_is_told_with_the_next_step_and_not_when_its_name_is_logged_again(
+    here: Logging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Device()
+    monkeypatch.setattr(hostcopy._DeviceCopies, "on_cuda", lambda: device)
+    here.log(1000, **{"eval/loss": cast(Any, SimpleNamespace(is_cuda=True))})
+    nothing = SimpleNamespace(
+        take=lambda *_: (None, None), step=lambda *_: None, check=lambda: None, is_open=False
+    )
+    run: Any = SimpleNamespace(
+        log=here.log,
+        **dict.fromkeys(("_values", "_record", "_batches"), nothing),
+        **dict.fromkeys(("_drill", "_watched", "_rehearsing")),
+        _here=lambda: nothing,
+    )
+    Run.step(run, 1000)
+    assert here.rest() == {}
+    device.done = True
+    Run.step(run, 1001)
+    assert here.rest() == {"eval/loss": ((1000, 2.5),)}

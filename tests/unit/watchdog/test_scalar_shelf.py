@@ -53,6 +53,27 @@ def test_more_than_a_job_may_say_is_left_out_and_counted_and_after_a_while_it_ma
     assert [len(each.logged.series["loss"]) for each in newest] == [VALUES_PER_S]
 
 
+def test_names_without_values_take_room_like_values() -> None:
+    shelf = ScalarShelf(job_values=2000)
+    for number in range(20):
+        names = {f"name-{number}-{at}": () for at in range(900)}
+        shelf.keep(JOB, ScalarsLogged(1, number % 2, {**names, "loss": ((1, 0.5),)}), 20.0 * number)
+    kept, _ = shelf.after(JOB, 0, shelf.life)
+    assert [len(each.logged.series) for each in kept] == [901, 901]
+
+
+def test_how_much_was_left_out_takes_the_place_of_no_value() -> None:
+    shelf = ScalarShelf()
+    shelf.keep(JOB, logged(), 0.0)
+    for number in range(100):
+        shelf.keep(JOB, ScalarsLogged(1, number % 2, {}, left_out=1), 0.0)
+    kept, lost = shelf.after(JOB, 0, shelf.life)
+    told = [(dict(each.logged.series), each.logged.left_out) for each in kept]
+    assert told[0] == ({"loss": ((0, 0.5),)}, 0)
+    assert [left_out for _, left_out in told[1:]] == [100]
+    assert lost == 0
+
+
 def test_an_answer_is_bounded_and_the_next_one_goes_on() -> None:
     shelf = ScalarShelf()
     for second in range(30):

@@ -76,6 +76,26 @@ async def test_who_asks_meanwhile_waits_for_the_same_answers() -> None:
     await asyncio.sleep(0)
 
 
+async def test_an_incident_is_not_given_what_was_answered_before_it() -> None:
+    calls, launchers = StackCalls(), launchers_of(1)
+    first = calls.ask(launchers, round_of(1))
+    assert calls.ask(launchers, round_of(1), anew=True) is first, "it is open still"
+    for rank in (0, 1):
+        calls.told("m0", told(launchers["m0"].shown[0].number, rank))
+    assert calls.ask(launchers, round_of(1)) is first
+    assert calls.ask(launchers, round_of(1), "m0", anew=True) is not first
+    assert len(launchers["m0"].shown) == 2
+    await asyncio.sleep(0)
+
+
+async def test_an_answer_of_another_round_under_the_same_number_is_dropped() -> None:
+    calls, launchers = StackCalls(), launchers_of(1)
+    answer = calls.ask(launchers, round_of(1, number=4))
+    calls.told("m0", told(launchers["m0"].shown[0].number, 0))  # of round 3, asked for by a watchdog before
+    calls._finish()
+    assert await answer == ()
+
+
 async def test_of_very_many_some_are_asked_and_the_culprit_is_one_of_them() -> None:
     calls, count = StackCalls(), 3 * stackcalls.ASKED_MAX + 1
     launchers = launchers_of(count)

@@ -87,3 +87,14 @@ def test_a_line_has_an_end() -> None:
 
 def test_frames_that_are_not_there_are_no_places() -> None:
     assert standstill([RankStack(0, 1, ("a.py:1 in f",), (7, 0))], 1).stacks == ("rank 0 of 1: a.py:1 in f",)
+
+
+def test_what_a_rank_says_is_one_plain_line_of_bounded_length() -> None:
+    hostile = RankStack(0, 1, ("a\x1b]0;mine\x07\nranks 1-9: fine.py:1 in f",), (0,))
+    long = RankStack(1, 1, missing="m" * 60_000)
+    wide = tuple(Collective(f"group-{each}\x9b", 1 + rank, "o" * 253) for rank in (0, 1) for each in range(40))
+    ranks = [hostile, long, RankStack(2, 1, collectives=wide[:40]), RankStack(3, 1, collectives=wide[40:])]
+    found = standstill(ranks, 4)
+    assert found.stacks[0] == "rank 0 of 4: a?]0;mine??ranks 1-9: fine.py:1 in f"
+    assert len(found.collectives) == LINES_MAX
+    assert all(line.isprintable() and len(line) <= CHARACTERS_MAX for line in (*found.stacks, *found.collectives))

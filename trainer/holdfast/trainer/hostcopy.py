@@ -110,7 +110,7 @@ class Scalar:
             if getattr(value, "is_cuda", False):
                 if self._copies is None:
                     self._copies = _DeviceCopies.on_cuda()
-                self._collect()
+                self.collect()
                 self._copies.start(step, value)  # type: ignore[arg-type]  # is_cuda: it is a tensor
                 return self._known
             item = getattr(value, "item", None)
@@ -124,17 +124,17 @@ class Scalar:
 
     def newest(self, step: int) -> float | None:
         """The value of `step`, the newest handed over; None: none was, or it is on its way from the device."""
-        self._collect()
+        self.collect()
         return self._known if self._known_of == step else None
 
     def finish(self, step: int) -> None:
         """`step` was the last: wait for what is on its way from the device, for nobody will look later."""
         if self._copies is not None:
             self._copies.wait()
-            self._collect()
+            self.collect()
             self._copies.flush(step)
             self._copies.wait()
-            self._collect()
+            self.collect()
 
     def forget(self) -> None:
         """What was handed over in the round before says nothing about this one."""
@@ -142,7 +142,7 @@ class Scalar:
         if self._copies is not None:
             self._copies.discard()
 
-    def _collect(self) -> None:
+    def collect(self) -> None:
         """What has arrived from the device since the last look."""
         for arrived_step, arrived in self._copies.arrived() if self._copies is not None else ():
             self._known, self._known_of = arrived, arrived_step

@@ -132,6 +132,7 @@ class Run:
             self._watched.completed(step)
         if self._rehearsing is not None:
             self._rehearsing.completed(step, loss, grad_norm)
+        self.log.completed()
         self._here().completed()
 
     def batch(self, step: int, samples: object, *, tokens: int | None = None) -> None:

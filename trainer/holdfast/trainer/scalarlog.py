@@ -11,7 +11,7 @@ from typing import Final
 from holdfast.api.control import Assignment
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.rankrecord import UNKNOWN_INT
-from holdfast.api.scalars import NAME, NAME_IN_WORDS, NAMES_MAX, SENT_EVERY_S, VALUES_PER_S, ScalarsLogged
+from holdfast.api.scalars import NAME, NAME_IN_WORDS, NAMES_MAX, SENT_EVERY_S, TAKEN, VALUES_PER_S, ScalarsLogged
 from holdfast.trainer.hostcopy import Number, Scalar
 from holdfast.trainer.record import RankRecord
 from holdfast.trainer.stay import Stay
@@ -69,6 +69,13 @@ class ScalarLog:
         shown = assignment.ranks_shown
         self._most = max(1, VALUES_PER_S // shown) if assignment.rank < shown else 0
 
+    def completed(self) -> None:
+        """A step is complete: what has come from the device is kept. A name may be logged a thousand steps apart,
+        and its value is published with its step only if it is not told much later.
+        """
+        for scalar in tuple(self._known.values()):  # another thread of the script may log a new name meanwhile
+            scalar.collect()
+
     def finish(self) -> None:
         """No further step comes: wait for what is on its way from the device."""
         step = UNKNOWN_INT if self._record is None else self._record.last_step
@@ -99,6 +106,9 @@ class ScalarLog:
     def _new(self, name: str) -> Scalar:
         if not NAME.fullmatch(name):
             raise InvalidInput(Problem("name", name, f"use {NAME_IN_WORDS}"))
+        if name in TAKEN:
+            fix = "choose another name; a step is given first and without a name: run.log(step, loss=loss)"
+            raise InvalidInput(Problem("name", name, fix))
         if len(self._known) >= NAMES_MAX:
             fix = f"log at most {NAMES_MAX} names; put what varies into the value, not into the name"
             raise InvalidInput(Problem("name", name, fix))

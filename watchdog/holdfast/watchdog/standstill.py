@@ -9,6 +9,7 @@ Pure: no I/O, no clock.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 from holdfast.api.finding import Evidence
@@ -28,8 +29,8 @@ def standstill(told: Sequence[RankStack], world_size: int) -> Standstill:
     return Standstill(
         world_size=world_size,
         told=len(told),
-        stacks=tuple(_stacks(told)),
-        collectives=tuple(_collectives(told))[:LINES_MAX],
+        stacks=tuple(map(_plain, _stacks(told))),
+        collectives=tuple(map(_plain, islice(_collectives(told), LINES_MAX))),
     )
 
 
@@ -37,7 +38,13 @@ def evidence_of(told: Sequence[RankStack], world_size: int, at: float) -> tuple[
     """The same as evidence, what is wrong first."""
     found = standstill(told, world_size)
     lines = (*(("collectives", says) for says in found.collectives), *(("stacks", says) for says in found.stacks))
-    return tuple(Evidence(source, says[:CHARACTERS_MAX], at) for source, says in lines)
+    return tuple(Evidence(source, says, at) for source, says in lines)
+
+
+def _plain(says: str) -> str:
+    """One line of bounded length: names are what a job's processes say, and are shown in terminals."""
+    shown = says if len(says) <= CHARACTERS_MAX else f"{says[: CHARACTERS_MAX - 3]}..."
+    return "".join(each if each.isprintable() else "?" for each in shown)
 
 
 def _stacks(told: Sequence[RankStack]) -> Iterator[str]:

@@ -264,7 +264,7 @@ class Launcher:
         finally:
             self._taking = None
             behind, self._behind = self._behind, None
-            if behind is not None:
+            if behind is not None and self._over is not None and not self._over.done():
                 self._take_shown(behind)
 
     def _take_from_worker(self, worker: int, message: FromWorker) -> None:

@@ -7,16 +7,22 @@ that uses `holdfast.trainer` says over its control connection.
 
 import asyncio
 import contextlib
+import itertools
 import json
+import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from holdfast.api.stacks import (
     FRAMES_MAX,
+    SIGNAL,
     Collective,
     FlightTold,
     FlightWanted,
@@ -34,6 +40,11 @@ _THREAD: Final = re.compile(r"^(?:Current thread|Thread) 0x")
 _FRAME: Final = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d{1,9}) in (?P<name>.+)$')
 _OUTERMOST: Final = "<module>"
 _BYTES_MAX: Final = 1 << 20
+_SILENT: Final = (
+    f"its process wrote no stacks within {WITHIN_S} s: the kernel does not run it, or its script has taken "
+    f"{SIGNAL.name} for itself"
+)
+_FLIGHT_BYTES_MAX: Final = 48 << 10  # with the stack it fits a frame to the watchdog
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +57,8 @@ class Frame:
 
 
 def training_thread(dump: str) -> tuple[Frame, ...]:
-    """Of what faulthandler wrote of all threads: the one that runs the script, innermost first, without what leads
-    to the script. That which was interrupted, where none does.
+    """Of what faulthandler wrote of all threads: the one that called `Run.enter`, else the one that runs the
+    script, innermost first, without what leads to the script. That which was interrupted, where none does.
     """
     threads: list[list[Frame]] = []
     interrupted: list[Frame] = []
@@ -58,8 +69,18 @@ def training_thread(dump: str) -> tuple[Frame, ...]:
                 interrupted = threads[-1]
         elif threads and (found := _FRAME.match(line)):
             threads[-1].append(Frame(found["file"], int(found["line"]), found["name"]))
-    chosen = next((each for each in threads if any(frame.function == _OUTERMOST for frame in each)), interrupted)
-    return _of_the_script(chosen)
+    return _of_the_script(_training(threads) or interrupted)
+
+
+def _training(threads: Sequence[Sequence[Frame]]) -> Sequence[Frame]:
+    """A script may train on another thread, and wait for it on the one that runs it."""
+    entered = (each for each in threads if any(_enters(frame) for frame in each))
+    runs_script = (each for each in threads if any(frame.function == _OUTERMOST for frame in each))
+    return next(itertools.chain(entered, runs_script), ())
+
+
+def _enters(frame: Frame) -> bool:
+    return frame.function == "enter" and frame.file.endswith("/holdfast/trainer/run.py")
 
 
 def _of_the_script(frames: Iterable[Frame]) -> tuple[Frame, ...]:
@@ -89,7 +110,8 @@ class StackTaker:
     def told(self, pid: int, message: FlightTold) -> None:
         """What a worker says of its collectives; an answer that comes too late is dropped."""
         if message.number == self._number:
-            self._flights[pid] = message.collectives
+            fits = len(msgspec.msgpack.encode(message)) <= _FLIGHT_BYTES_MAX
+            self._flights[pid] = message.collectives if fits else ()
 
     def forget(self, pid: int) -> None:
         """The worker is gone."""
@@ -128,9 +150,7 @@ class StackTaker:
             frames, missing = ((), seen) if isinstance(seen, str) else (seen, "")
         else:
             frames = training_thread(self._written(pid, begun))
-            missing = (
-                "" if frames else f"its process wrote no stacks within {WITHIN_S} s: the kernel does not run it"
-            )
+            missing = "" if frames else _SILENT
         shown = frames[:FRAMES_MAX]
         return RankStack(
             rank=rank,
@@ -142,18 +162,26 @@ class StackTaker:
         )
 
     def _written(self, pid: int, begun: int) -> str:
+        """What the file has gained. A worker may have put another thing in its place: no link is followed, and
+        nothing is opened that could keep us waiting.
+        """
         try:
-            with self._file(pid).open("rb") as file:
+            descriptor = os.open(self._file(pid), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(descriptor, "rb") as file:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    return ""
                 file.seek(begun)
                 return file.read(_BYTES_MAX).decode(errors="replace")
         except OSError:
             return ""
 
     def _size(self, pid: int) -> int | None:
+        """None where there is no file of its own."""
         try:
-            return self._file(pid).stat().st_size
+            known = self._file(pid).lstat()
         except OSError:
             return None
+        return known.st_size if stat.S_ISREG(known.st_mode) else None
 
     def _file(self, pid: int) -> Path:
         return self._run_dir / stacks_file_name(pid)
@@ -186,7 +214,6 @@ async def seen_by_py_spy(pid: int) -> tuple[int, tuple[Frame, ...] | str]:
         tuple(Frame(each["filename"], each["line"], each["name"]) for each in thread["frames"])
         for thread in threads
     ]
-    of_script = (each for each in stacks if any(frame.function == _OUTERMOST for frame in each))
-    chosen = next(of_script, stacks[0] if stacks else ())
+    chosen = _training(stacks) or (stacks[0] if stacks else ())
     last = complaint.decode(errors="replace").strip().rpartition("\n")[2]
     return pid, _of_the_script(chosen) if chosen else f"py-spy could not read it: {last}"

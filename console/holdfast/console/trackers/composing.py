@@ -1,8 +1,9 @@
 """Makes records of what the watchdog tells of one job: rows for steps, notes for incidents, and its end. Pure.
 
 Of the ranks' own figures the least, the median and the greatest are told, at the newest step that all of them have
-completed. What a script logs is told as it was logged. What is said of the newest moment waits for `GRACE_S`,
-until ranks that report later were heard as well; then a `Mark` says so.
+completed. What a script logs is told as it was logged. A step is whole once a later one is complete: until then
+its script may log of it, an evaluation of some minutes at its end. What is said of the newest moment waits for
+`GRACE_S` more, until ranks that report later were heard as well; then a `Mark` says so.
 """
 
 import math
@@ -61,7 +62,8 @@ class Composer:
         self._places = _Places()
         self._flops: ModelFlops | None = None
         self._heard_round: int | None = None  # `_heard` and `_finals` are of this round
-        self._heard: deque[tuple[float, int]] = deque()  # when a step was first heard of; both grow
+        self._heard: deque[tuple[float, int]] = deque()  # when a step was first known to be whole; both grow
+        self._steps_known = False  # ranks say which steps they complete, in that round
         self._finals: deque[tuple[float, int]] = deque()
         self._known_heard: int | None = None
         self._known_final: int | None = None
@@ -87,7 +89,7 @@ class Composer:
         memory.round, memory.step = places.round, step
         values = self._loop(told.columns, [place for place, each in enumerate(steps) if each == step])
         values |= _gpu_values(bulletin.gpus)
-        self._hear(places.round, step, now)
+        self._hear(places.round, step, now, completed=True)
         return [Row(step, told.at, values, places.round, bulletin.since)]
 
     def _loop(self, told: StepColumns, there: list[int]) -> dict[str, float]:
@@ -143,7 +145,7 @@ class Composer:
             for step, value in points:
                 rows.setdefault(step, {})[prefix + name] = value
         for step in sorted(rows):
-            self._hear(logged.round, step, now)
+            self._hear(logged.round, step, now, completed=False)
             yield Row(step, at, rows[step], logged.round, logged.since)
 
     def described(self, told: JobTold, now: float) -> None:
@@ -179,8 +181,10 @@ class Composer:
         if self._end is not None and self._over_since is not None and now >= self._over_since + GRACE_S:
             ended, self.memory.ended_at = [self._end], self._end.at
             self._end = self._over_since = None
-        final = self._known_final
-        return ended, Mark(self._known_heard, final, msgspec.msgpack.encode(self.memory))
+        heard, final = self._known_heard, self._known_final
+        # The step that a checkpoint holds is final, but no more whole than others.
+        final = None if heard is None or final is None else min(heard, final)
+        return ended, Mark(heard, final, msgspec.msgpack.encode(self.memory))
 
     @property
     def has_ended(self) -> bool:
@@ -191,13 +195,21 @@ class Composer:
     def _step(self) -> int | None:
         return self.memory.step if self.memory.step >= 0 else None
 
-    def _hear(self, round_: int, step: int, now: float) -> None:
-        if self._heard_round is None or round_ > self._heard_round:
-            self._heard_round, self._known_heard, self._known_final = round_, None, None
+    def _hear(self, round_: int, step: int, now: float, *, completed: bool) -> None:
+        """A step makes those before it whole: one that all ranks completed. A script may log of any step it likes,
+        so that what it logs counts only while no rank says which steps it completes.
+        """
+        is_newer = self._heard_round is None or round_ > self._heard_round
+        if is_newer or (completed and round_ == self._heard_round and not self._steps_known):
+            self._heard_round, self._steps_known, self._known_heard = round_, completed, None
             self._heard.clear()
+        if is_newer:
+            self._known_final = None
             self._finals.clear()
-        if round_ == self._heard_round and (not self._heard or step > self._heard[-1][1]):
-            self._heard.append((now, step))
+        if round_ != self._heard_round or self._steps_known is not completed:
+            return
+        if not self._heard or step - 1 > self._heard[-1][1]:
+            self._heard.append((now, step - 1))
 
 
 def _due(waiting: deque[tuple[float, int]], before: float, known: int | None) -> int | None:

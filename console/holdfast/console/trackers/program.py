@@ -94,6 +94,7 @@ class Trackers:
         self._http = WatchdogHttp(settings.watchdog)
         self._newest: dict[str, _Newest] = {}
         self._desks: dict[str, Desk] = {}
+        self._ending: dict[str, asyncio.Task[None]] = {}  # publishers of desks that were given up
         self._at = 0.0
         self._at_since = time.monotonic()
 
@@ -133,7 +134,7 @@ class Trackers:
                 for job in list(self._newest):
                     await self._turn(job)
                 for job in self._desks.keys() - self._newest.keys():
-                    await self._desks.pop(job).stop()
+                    self._give_up(job)
                 if self._settings.job is not None and self._is_done(self._settings.job):
                     return
                 await asyncio.sleep(max(0.05, began + TURN_S - time.monotonic()))
@@ -142,7 +143,7 @@ class Trackers:
             await asyncio.gather(following, return_exceptions=True)
             for job, desk in self._desks.items():
                 await self._last_look(job, desk)
-            await asyncio.gather(*(desk.stop() for desk in self._desks.values()))
+            await asyncio.gather(*(desk.stop() for desk in self._desks.values()), *self._ending.values())
             await self._http.close()
             await self._credentials.close()
 
@@ -161,8 +162,16 @@ class Trackers:
         desk = self._desks.get(job)
         return desk is not None and desk.is_done
 
+    def _give_up(self, job: str) -> None:
+        """Its publisher may take half a minute to end; nobody but this job's next desk waits for that."""
+        self._ending[job] = asyncio.create_task(self._desks.pop(job).stop())
+
     async def _turn(self, job: str) -> None:
         """One job: ask, write, and see to its publisher. What goes wrong with it costs no other job anything."""
+        if (ending := self._ending.get(job)) is not None:
+            if not ending.done():
+                return  # two publishers would both go on from where the tracker is
+            del self._ending[job]
         now, newest = time.monotonic(), self._newest[job]
         desk = self._desks.get(job)
         try:
@@ -194,7 +203,8 @@ class Trackers:
         if desk is not None and (desk.reporting, desk.uid) == (bulletin.reporting, bulletin.uid):
             return desk
         if desk is not None:
-            await self._desks.pop(job).stop()
+            self._give_up(job)
+            return None
         if bulletin.reporting is None:
             newest.ask_at = time.monotonic() + UNPUBLISHED_EVERY_S
             return None

@@ -21,6 +21,10 @@ EVERYTHING: Final = "*"
 CALL_S: Final = 20.0
 ANSWER_BYTES_MAX: Final = 4 << 20
 _PORTS: Final = {"https": 443, "http": 80}
+# Those that are not link-local. Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-IMDS-existing-instances.html
+# https://learn.microsoft.com/azure/virtual-network/what-is-ip-address-168-63-129-16
+# https://www.alibabacloud.com/help/en/ecs/user-guide/view-instance-metadata
+_METADATA: Final = frozenset({"fd00:ec2::254", "168.63.129.16", "100.100.100.200"})
 AGAIN: Final = frozenset({408, 425, 429})
 """Statuses below 500 that say nothing against another try."""
 
@@ -33,13 +37,16 @@ class AllowedHosts:
 
     def check(self, url: str, *, field: str) -> None:
         """Raises InvalidInput, which names the `field`, when `url` is none that may be called."""
-        parts = urlsplit(url)
-        host, usual = (parts.hostname or "").lower(), _PORTS.get(parts.scheme)
+        try:
+            parts = urlsplit(url)
+            host, usual, port = (parts.hostname or "").lower(), _PORTS.get(parts.scheme), parts.port
+        except ValueError as error:
+            raise InvalidInput(Problem(field, url, f"write https://HOST/path: {error}")) from error
         if usual is None or not host or parts.username is not None:
             raise InvalidInput(Problem(field, url, "write https://HOST/path, without a name and password"))
         if EVERYTHING in self.entries:
             return
-        port = parts.port or usual
+        port = port or usual
         allowed = {entry.lower() for entry in self.entries}
         if f"{host}:{port}" not in allowed and not (host in allowed and port in _PORTS.values()):
             fix = (
@@ -53,6 +60,7 @@ class AllowedHosts:
         if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
             found = found.ipv4_mapped
         no_host = found.is_loopback or found.is_link_local or found.is_multicast or found.is_unspecified
+        no_host |= str(found) in _METADATA
         if EVERYTHING not in self.entries and no_host:
             raise Unavailable(f"{address} is no address that a job may have called")
 
@@ -93,8 +101,11 @@ def call(
         connection.request(method, path, body=body or None, headers={**headers, "Host": parts.netloc})
         answer = connection.getresponse()
         return Reply(answer.status, answer.read(ANSWER_BYTES_MAX))
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException) as error:  # a refused certificate is a ValueError too
         raise Unavailable(f"{parts.netloc} does not answer: {error or type(error).__name__}") from error
+    except ValueError:  # its words may hold a credential
+        fix = "give an address and credentials of plain ASCII, on one line"
+        raise InvalidInput(Problem(field, url, fix)) from None
     finally:
         connection.close()
 

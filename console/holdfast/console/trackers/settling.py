@@ -104,7 +104,7 @@ class Settling:
                 return self._row(number, record)
             case Mark():
                 known = record.heard if self._forgets else record.final
-                self._final = max(self._final, -1 if known is None else known)
+                self._final = -1 if known is None else known
                 return self._settled()
             case Note():
                 return [record] if self._is_news(number) else []

@@ -12,6 +12,7 @@ from aiohttp import WSCloseCode
 from holdfast.api.bulletin import GpuFigures
 from holdfast.api.errors import Fenced, HoldfastError, Unavailable
 from holdfast.api.event import Event, InterventionRequested, JobSubmitted, NodeChanged, PodChanged, StacksTaken
+from holdfast.api.finding import Evidence
 from holdfast.api.intervention import InterventionOutcome, InterventionRequest, InterventionState
 from holdfast.api.ledger import LedgerReport
 from holdfast.api.membership import SaveWanted
@@ -42,6 +43,7 @@ from holdfast.watchdog.detectors.detector import Heard, Reported, Sample
 from holdfast.watchdog.job import Job
 from holdfast.watchdog.journal import lastseen
 from holdfast.watchdog.metrics.counts import Tally
+from holdfast.watchdog.nodeevidence import KernelLines, node_evidence
 from holdfast.watchdog.server.clock import WatchdogClock
 from holdfast.watchdog.server.connection import AgentConnection, Connection, Farewell, LauncherConnection, Slot
 from holdfast.watchdog.server.profilecalls import ProfileCalls
@@ -89,6 +91,7 @@ class JobHost:
         self.operators: set[Connection] = set()
         self.stacks = StackCalls()
         self.profiles = ProfileCalls()
+        self.kernel = KernelLines()
         self.pods = PodsSeen()
         self.taken: dict[str, NodeReport] = {}  # by node: the newest report
         self.taken_at: dict[str, float] = {}
@@ -209,6 +212,7 @@ class JobHost:
         self.news += 1
         self.taken[report.node] = report
         self.taken_at[report.node] = now
+        self.kernel.take(report, now)
         if report.events:
             self.observe(Reported(report))
         else:
@@ -348,14 +352,25 @@ class JobHost:
 
     def _take_stacks(self, wanted: TakeStacks) -> None:
         """What comes of it is evidence; the recovery goes on meanwhile, behind it on each connection."""
+        of_suspect = self._of_node(wanted)
 
         def note(answer: "asyncio.Future[tuple[RankStack, ...]]") -> None:
-            if not answer.cancelled() and (told := answer.result()):
-                self.record(
-                    StacksTaken(wanted.incident, evidence_of(told, wanted.round.world_size, self.clock.now()))
-                )
+            if answer.cancelled():
+                return
+            stood = evidence_of(answer.result(), wanted.round.world_size, self.clock.now())
+            if evidence := (*stood, *of_suspect):
+                self.record(StacksTaken(wanted.incident, evidence))
 
-        self.stacks.ask(self.launchers, wanted.round, wanted.member).add_done_callback(note)
+        self.stacks.ask(self.launchers, wanted.round, wanted.member, anew=True).add_done_callback(note)
+
+    def _of_node(self, wanted: TakeStacks) -> tuple[Evidence, ...]:
+        """What is known of the suspect's node before anything of the round is ended."""
+        share = None if wanted.member is None else wanted.round.share_of(wanted.member)
+        report = None if share is None else self.taken.get(share.node)
+        if report is None:
+            return ()
+        kernel = self.kernel.of(report.node, self.clock.now())
+        return node_evidence(report, kernel, heard_at=self.taken_at[report.node])
 
     def _tell(self, member: str, slot: Slot, message: object) -> None:
         if (launcher := self.launchers.get(member)) is not None:

@@ -19,7 +19,9 @@ from holdfast.api.scalars import VALUES_PER_S, ScalarsLogged
 JOB_VALUES: Final = 300_000
 """Of one name at ten steps a second that is eight hours; of all that one rank may log, two and a half minutes."""
 TOTAL_VALUES: Final = 2_000_000
-"""Some 250 MB where jobs fill it; one that logs ten names once a second has 3,000 values in five minutes."""
+"""Some 250 MB where jobs fill it, twice that where each value has a name of its own; one that logs ten names
+once a second has 3,000 values in five minutes.
+"""
 BURST_S: Final = 10.0
 ANSWERED_VALUES: Final = 20_000
 
@@ -62,14 +64,15 @@ class ScalarShelf:
         of_job = self._jobs.setdefault(job, _OfJob(now))
         earned = max(0.0, now - of_job.at) * VALUES_PER_S
         of_job.at, of_job.allowance = now, min(VALUES_PER_S * BURST_S, of_job.allowance + earned)
-        size = sum(map(len, logged.series.values()))
+        # A name takes room too, also where no value follows it.
+        size = sum(max(1, len(points)) for points in logged.series.values())
         if size > of_job.allowance:
             logged = msgspec.structs.replace(logged, series={}, left_out=logged.left_out + size)
             size = 0
         of_job.allowance -= size
         of_job.newest += 1
         last = of_job.kept[-1] if of_job.kept else None
-        if size == 0 and last is not None and last.size <= 1 and last.logged.rank == logged.rank:
+        if size == 0 and last is not None and not last.logged.series:
             # One that says no more than how much was left out adds to the one before: a flood keeps no memory.
             both = msgspec.structs.replace(logged, left_out=logged.left_out + last.logged.left_out)
             of_job.kept[-1] = replace(last, number=of_job.newest, logged=both)

@@ -12,7 +12,7 @@ from holdfast.watchdog.server.connection import LauncherConnection, Slot
 WITHIN_S: Final = 1.0
 ASKED_MAX: Final = 1024
 """Launchers, at even distances: an answer of each rank of 12,500 nodes would keep a recovery waiting."""
-AGAIN_S: Final = 1.0  # who asks sooner is given the same answers
+AGAIN_S: Final = 1.0  # who asks sooner, for no incident, is given the same answers
 
 
 class StackCalls:
@@ -29,12 +29,20 @@ class StackCalls:
         self._answer: asyncio.Future[tuple[RankStack, ...]] | None = None
 
     def ask(
-        self, launchers: Mapping[str, LauncherConnection], round_: Round, culprit: str | None = None
+        self,
+        launchers: Mapping[str, LauncherConnection],
+        round_: Round,
+        culprit: str | None = None,
+        *,
+        anew: bool = False,
     ) -> "asyncio.Future[tuple[RankStack, ...]]":
-        """The ranks that answer in time, in order. `culprit` is a member that is asked in any case."""
+        """The ranks that answer in time, in order. `culprit` is a member that is asked in any case. `anew`: what
+        was answered before is of no use.
+        """
         loop = asyncio.get_running_loop()
-        if self._answer is not None and self._round == round_.number and loop.time() < self._begun + AGAIN_S:
-            return self._answer
+        known = self._answer if self._round == round_.number and loop.time() < self._begun + AGAIN_S else None
+        if known is not None and not (anew and known.done()):
+            return known
         self._finish()
         there = [
             share
@@ -56,7 +64,7 @@ class StackCalls:
     def told(self, member: str, message: StackTold) -> None:
         """One rank's answer. What nobody asked this member for, or no more, is dropped."""
         is_asked = message.stack.rank in self._ranks.get(member, ())
-        if message.number != self._number or not is_asked:
+        if (message.round, message.number) != (self._round, self._number) or not is_asked:
             return
         self._told[message.stack.rank] = message.stack
         if self._told.keys() == self._expected:
