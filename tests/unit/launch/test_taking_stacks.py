@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +13,7 @@ import msgspec
 import pytest
 
 from holdfast.agent.launch.launcher import Launcher
-from holdfast.agent.launch.stacks import StackTaker
+from holdfast.agent.launch.stacks import StackTaker, is_stopped
 from holdfast.api.stacks import Collective, FlightTold, FlightWanted, RankStack, StacksWanted, stacks_file_name
 from holdfast.watchdog.server.peers import FRAME_BYTES_MAX
 
@@ -99,3 +101,19 @@ async def test_what_was_shown_meanwhile_is_done_afterwards_unless_the_launcher_e
         launcher._over.set_result(None)
     await launcher._take_stacks(StacksWanted(1, 1))
     assert done == ([] if is_over else ["the next round"])
+
+
+async def test_a_stopped_process_is_said_to_be_and_asked_nothing(tmp_path: Path) -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        process.send_signal(signal.SIGSTOP)
+        while not is_stopped(process.pid):
+            await asyncio.sleep(0.001)
+        asked: list[int] = []
+        (tmp_path / stacks_file_name(process.pid)).touch()
+        taking = StackTaker(tmp_path, dump=asked.append, ask=lambda pid, _: bool(asked.append(pid)))
+        (told,) = await taking.take({process.pid: 3}, 1)
+        assert (told.rank, told.missing, asked) == (3, "its process is stopped", [])
+    finally:
+        process.kill()
+        process.wait()

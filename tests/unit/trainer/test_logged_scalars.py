@@ -190,7 +190,7 @@ def test_a_value_on_an_accelerator_is_told_with_the_next_step_and_not_when_its_n
     monkeypatch.setattr(hostcopy._DeviceCopies, "on_cuda", lambda: device)
     here.log(1000, **{"eval/loss": cast(Any, SimpleNamespace(is_cuda=True))})
     nothing = SimpleNamespace(
-        take=lambda *_: (None, None), step=lambda *_: None, check=lambda: None, is_open=False
+        take=lambda *_: (None, None), step=lambda *_: None, completed=lambda: None, is_open=False
     )
     run: Any = SimpleNamespace(
         log=here.log,

@@ -92,6 +92,17 @@ def _of_the_script(frames: Iterable[Frame]) -> tuple[Frame, ...]:
     return known if last is None else known[: last + 1]
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether the kernel has stopped the process: SIGSTOP, or a debugger.
+
+    Source: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html (state)
+    """
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except (OSError, IndexError):
+        return False
+
+
 class StackTaker:
     """Asks all workers at once and waits for `WITHIN_S` at most.
 
@@ -121,13 +132,15 @@ class StackTaker:
     async def take(self, workers: Mapping[int, int], number: int) -> list[RankStack]:
         """Where each of `workers` (rank by process id) stands."""
         self._number, self._flights = number, {}
-        begun = {pid: size for pid in workers if (size := self._size(pid)) is not None}
-        asked = {pid for pid in workers if self._ask(pid, FlightWanted(number))}
+        stopped = {pid for pid in workers if is_stopped(pid)}  # they can say nothing, and are not waited for
+        begun = {pid: size for pid in workers if pid not in stopped and (size := self._size(pid)) is not None}
+        asked = {pid for pid in workers if pid not in stopped and self._ask(pid, FlightWanted(number))}
         for pid in begun:
             self._dump(pid)
-        outside = [asyncio.create_task(seen_by_py_spy(pid)) for pid in workers if pid not in begun]
+        others = workers.keys() - begun.keys() - stopped
+        outside = [asyncio.create_task(seen_by_py_spy(pid)) for pid in others]
         await self._whole(begun, asked)
-        seen = dict(await asyncio.gather(*outside))
+        seen = dict.fromkeys(stopped, "its process is stopped") | dict(await asyncio.gather(*outside))
         self._number = -1
         return [self._stack(pid, rank, begun.get(pid), seen.get(pid, "")) for pid, rank in workers.items()]
 

@@ -18,7 +18,7 @@ from holdfast.api.ledger import LedgerReport
 from holdfast.api.membership import SaveWanted
 from holdfast.api.plan import JobReport, PodObserved, PodState
 from holdfast.api.round import shown_to
-from holdfast.api.stacks import RankStack, Standstill
+from holdfast.api.stacks import RankStack
 from holdfast.api.status import LastSeen, NodeStatus
 from holdfast.api.telemetry import NodeReport, Pace
 from holdfast.watchdog.brain import costs
@@ -50,7 +50,7 @@ from holdfast.watchdog.server.profilecalls import ProfileCalls
 from holdfast.watchdog.server.shelves import Shelves
 from holdfast.watchdog.server.stackcalls import StackCalls
 from holdfast.watchdog.settings import ClusterPolicy
-from holdfast.watchdog.standstill import evidence_of, standstill
+from holdfast.watchdog.standstill import evidence_of
 
 logger = logging.getLogger(__name__)
 
@@ -343,12 +343,6 @@ class JobHost:
             self._keeper = asyncio.get_running_loop().call_soon(self._keep)
         if effects:
             self._decided(self, effects)
-
-    async def standing(self) -> Standstill:
-        """Where the ranks of the round stand now, as far as they say so in time."""
-        round_ = self.job.state.round
-        told = () if round_ is None else await asyncio.shield(self.stacks.ask(self.launchers, round_))
-        return standstill(told, 0 if round_ is None else round_.world_size)
 
     def _take_stacks(self, wanted: TakeStacks) -> None:
         """What comes of it is evidence; the recovery goes on meanwhile, behind it on each connection."""

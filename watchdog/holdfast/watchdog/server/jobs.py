@@ -1,5 +1,6 @@
 """What people and programs read of jobs, as JSON, and what they send: jobs and interventions."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -26,6 +27,7 @@ from holdfast.watchdog.server.answer import CALLER, READERSHIP, Handler, NotFoun
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.identity import check_job
 from holdfast.watchdog.server.watchdog import WATCHDOG
+from holdfast.watchdog.standstill import standstill
 from holdfast.watchdog.store.store import START
 
 logger = logging.getLogger(__name__)
@@ -140,7 +142,10 @@ async def nodes(request: web.Request) -> web.Response:
 
 async def stacks(request: web.Request) -> web.Response:
     """Where the ranks stand now. They are signalled for it, once a second at most, and train on."""
-    return answer(await hosted(request).standing())
+    host = hosted(request)
+    round_ = host.job.state.round
+    told = () if round_ is None else await asyncio.shield(host.stacks.ask(host.launchers, round_))
+    return answer(standstill(told, 0 if round_ is None else round_.world_size))
 
 
 async def journal(request: web.Request) -> web.Response:
