@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -103,17 +103,21 @@ async def test_what_was_shown_meanwhile_is_done_afterwards_unless_the_launcher_e
     assert done == ([] if is_over else ["the next round"])
 
 
-async def test_a_stopped_process_is_said_to_be_and_asked_nothing(tmp_path: Path) -> None:
+@pytest.fixture
+def stopped() -> Iterator[int]:
+    """A process that the kernel has stopped."""
     process = subprocess.Popen(["sleep", "60"])
-    try:
-        process.send_signal(signal.SIGSTOP)
-        while not is_stopped(process.pid):
-            await asyncio.sleep(0.001)
-        asked: list[int] = []
-        (tmp_path / stacks_file_name(process.pid)).touch()
-        taking = StackTaker(tmp_path, dump=asked.append, ask=lambda pid, _: bool(asked.append(pid)))
-        (told,) = await taking.take({process.pid: 3}, 1)
-        assert (told.rank, told.missing, asked) == (3, "its process is stopped", [])
-    finally:
-        process.kill()
-        process.wait()
+    process.send_signal(signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+async def test_a_stopped_process_is_said_to_be_and_asked_nothing(tmp_path: Path, stopped: int) -> None:
+    assert is_stopped(stopped)
+    asked: list[int] = []
+    (tmp_path / stacks_file_name(stopped)).touch()
+    taking = StackTaker(tmp_path, dump=asked.append, ask=lambda pid, _: bool(asked.append(pid)))
+    (told,) = await taking.take({stopped: 3}, 1)
+    assert (told.rank, told.missing, asked) == (3, "its process is stopped", [])
