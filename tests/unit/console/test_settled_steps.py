@@ -51,6 +51,25 @@ def test_where_nobody_says_what_a_round_went_on_from_its_first_step_says_it() ->
     assert steps(words([*records, Mark(9, 9)])) == [("", 1), ("", 2), ("", 3)]
 
 
+def test_where_a_round_went_on_from_is_corrected_once_it_is_said() -> None:
+    first = [row(step) for step in (1, 2, 3, 4)]
+    late = [row(4, round_=2, since=None), row(3, round_=2, since=2), row(5, round_=2, since=2)]
+    told = words([*first, *late, Mark(5, 5)])
+    assert [(word.step, int(word.values["loss"])) for word in told if isinstance(word, Shown)] == [
+        *((1, 1), (2, 1)),
+        *((3, 2), (4, 2), (5, 2)),
+    ]
+    # What is lost of the newer round is missing then: no value of the older one stands for it.
+    told = words([*first, row(5, round_=2, since=None), row(6, round_=2, since=2), Mark(6, 6)])
+    assert steps(told) == [("", 1), ("", 2), ("", 5), ("", 6)]
+
+
+def test_a_step_that_is_trained_again_keeps_no_value_of_before() -> None:
+    mine = Row(3, 3.0, {"mine": 1.0}, 1, 0)
+    told = words([row(1), row(2), mine, row(4, round_=2, since=None), row(3, round_=2, since=2), Mark(4, 4)])
+    assert [word.values.keys() for word in told if isinstance(word, Shown) and word.step == 3] == [{"loss"}]
+
+
 def test_what_arrives_late_of_a_history_that_was_given_up_is_left_out_and_the_rest_of_it_is_not() -> None:
     records = [row(1), row(2), row(5, round_=2, since=4), row(4), row(6), Mark(6, 6)]
     assert steps(words(records)) == [("", 1), ("", 2), ("", 4), ("", 5)]

@@ -77,6 +77,7 @@ class Standing(msgspec.Struct):
 class _Pending:
     at: float
     number: int
+    round: int
     values: dict[str, float] = field(default_factory=dict)
 
 
@@ -123,11 +124,15 @@ class Settling:
         standing, words = self.standing, []
         if row.round > standing.round:
             words = self._new_round(row)
+        elif row.round == standing.round and row.since is not None and row.since < standing.since:
+            words = self._gone_back(row.round, row.since)  # the first rows of the round did not say it
         elif row.round < standing.round and row.step > standing.since:
             return []  # of a history that was given up
         again = bool(standing.again) and row.step <= standing.again_until
         if row.step > (standing.again_published if again else standing.published):
-            pending = self._pending.setdefault(row.step, _Pending(row.at, number))
+            pending = self._pending.get(row.step)
+            if pending is None or pending.round < row.round:
+                pending = self._pending[row.step] = _Pending(row.at, number, row.round)
             pending.values.update(row.values)
         while len(self._pending) > self._pending_max:
             words += self._publish(min(self._pending))
@@ -137,12 +142,19 @@ class Settling:
         """What the round went on from; where nobody says, it is the step before the first one that is heard of."""
         standing = self.standing
         since = row.step - 1 if row.since is None else row.since
-        is_first = standing.round < 0
-        standing.round, standing.since = row.round, since
-        for step in [step for step in self._pending if step > since]:
+        if standing.round < 0:
+            standing.round, standing.since = row.round, since
+            return []
+        return self._gone_back(row.round, since)
+
+    def _gone_back(self, round_: int, since: int) -> list[Word]:
+        """What rounds before `round_` made behind `since` is given up."""
+        standing = self.standing
+        standing.round, standing.since = round_, since
+        for step in [step for step, each in self._pending.items() if step > since and each.round < round_]:
             del self._pending[step]
         self._final = min(self._final, since)
-        if is_first or since >= standing.out:
+        if since >= standing.out:
             return []
         if self._forgets:
             standing.published = since
