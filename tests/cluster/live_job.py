@@ -79,10 +79,12 @@ class LiveJob:
         ranks: list[dict[str, Any]] = json.loads(self.holdfast("ranks", self.name, "-o", "json"))
         return ranks
 
-    def incidents(self) -> dict[str, dict[str, Any]]:
-        """All incidents by id, as the watchdog knows them now."""
+    def healed(self) -> dict[str, dict[str, Any]]:
+        """The incidents that something was done about, by id, as the watchdog knows them now. Others are only told
+        of, as data that come too slowly: so they do, where many nodes share one machine.
+        """
         shown = json.loads(self.holdfast("incidents", self.name, "-o", "json"))
-        return {each["id"]: each for each in shown}
+        return {each["id"]: each for each in shown if each.get("actions")}
 
     def pods(self) -> dict[str, dict[str, Any]]:
         """The job's pods by name, ended ones too."""

@@ -109,6 +109,7 @@ class Undisturbed:
 
     def __enter__(self) -> None:
         self.before, self.at = self.job.status(), len(self.job.trained())
+        self.healed = self.job.healed().keys()
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is not None:
@@ -117,9 +118,10 @@ class Undisturbed:
         trained, after = self.job.trained()[self.at :], self.job.status()
         assert_every_step_once(trained)
         assert {each.round for each in trained} == {self.before["round"]}
-        for name in ("round", "restarts", "incidents", "podsCreated"):
-            is_so = after[name] == self.before[name]
-            assert is_so, f"{name}: {self.job.holdfast('incidents', '-o', 'json')}\n{self.job.describe()}"
+        # Whoever reads while the watchdog comes back is told what the operator wrote down, which is less.
+        self.job.wait("what was healed before, and no more", lambda: self.job.healed().keys() == self.healed)
+        for name in ("round", "restarts", "podsCreated"):
+            assert after[name] == self.before[name], f"{name}: {self.job.describe()}"
 
 
 def test_every_part_is_ready_and_one_watchdog_leads(installed: Installation, chart: HelmChart) -> None:
@@ -168,8 +170,8 @@ def test_a_spare_takes_over_when_a_node_loses_power(cluster: Cluster, job: LiveJ
     print(f"trained again {time.monotonic() - died:.1f} s after {name} lost power")
 
     job.wait("the incident's end", lambda: "Recovered" in str(job.status()["recentIncidents"]))
-    (incident,) = job.status()["recentIncidents"]
-    assert (incident["kind"], incident["culprit"]) == ("MemberLost", f"node {name}")
+    (incident,) = (each for each in job.status()["recentIncidents"] if each["kind"] == "MemberLost")
+    assert incident["culprit"] == f"node {name}"
     job.wait("a replacement that waits for a node", lambda: "bytes-3" in job.pods())
     job.wait("the pod of the dead node let go", lambda: gone not in job.pods())
     told = "\n".join(job.events())
@@ -184,13 +186,13 @@ def test_a_spare_takes_over_when_a_node_loses_power(cluster: Cluster, job: LiveJ
 
 def test_a_drained_node_is_left_in_good_order(job: LiveJob) -> None:
     name, before, at = node_to_take(job), job.newest(), len(job.trained())
-    incidents = job.incidents()
+    healed = job.healed()
     job.kubectl("drain", name, "--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={WITHIN_S:.0f}s")
     job.wait("a newer round", lambda: job.newest().round > before.round)
     job.wait_for_steps()
     assert_went_on(job.trained()[at:], after=saved_on_request(job, before.round))
     assert name not in {rank["node"] for rank in job.ranks()}
-    new = {key: each for key, each in job.incidents().items() if key not in incidents}
+    new = {key: each for key, each in job.healed().items() if key not in healed}
     assert not new, json.dumps(new)
     job.kubectl("uncordon", name)
     job.wait("a spare again", lambda: has_spare(job), patient(240.0))
@@ -250,7 +252,7 @@ def train_reference(reference: LiveJob, steps: int) -> None:
     spec |= TELLS_OF_NO_SLOW_RANK
     reference.kubectl("apply", "-f", "-", given=json.dumps(manifest))
     reference.wait_while_it_trains("its success", lambda: reference.status().get("phase") == "Succeeded")
-    assert reference.status()["incidents"] == 0
+    assert reference.healed() == {}
 
 
 def suspend(job: LiveJob, *, is_so: bool) -> None:
