@@ -50,7 +50,7 @@ metadata: {{name: toy}}
 spec:
   entrypoint: [train.py, {bad_batch}]
   nodes: {{min: 2, max: 2, spares: 1}}
-  cost: {{gpuHour: 2.5}}
+  cost: {{gpuHour: 2.5, budget: {{amount: 100000}}}}
   utilization: {{gigaflopsPerToken: 0.5, peakTeraflopsPerGpu: 100}}
   startup: {{preflight: none}}
   faultPolicy:
