@@ -96,7 +96,7 @@ LISTED: Mapping[str, str] = MappingProxyType(
     {
         "HoldfastStraggler": "a rank is found slow after some twenty steps of a second, which would double this "
         "run; that one is found, with what it costs, is proved by tests/integration/embedded/test_slow_worker.py",
-        "HoldfastBudget": "money is spent by time, and not by a fault; that each GPU-second is booked once, at its "
+        "HoldfastBudget": "time spends money, and no fault does; that each GPU-second is booked once, at its "
         "price, is proved by tests/unit/brain/test_accounting.py and counted again in five real runs",
         "HoldfastBudgetForecast": "the same, and it looks at an hour",
         "HoldfastDetectorFailing": "only an error in Holdfast makes a detector fail; no input is known that does",
