@@ -1,14 +1,10 @@
 """The console as a program: `python -m holdfast.console`. Exit code 3 when it cannot start."""
 
 import asyncio
-import errno
-import json
 import logging
-import os
 import signal
-import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +12,7 @@ from typing import Any, Final
 import click
 import uvicorn
 
-from holdfast.api.errors import HoldfastError, InvalidInput, Problem, Unavailable
+from holdfast.api.errors import HoldfastError, InvalidInput, Problem
 from holdfast.console.feed import Feed
 from holdfast.console.serving.application import make_application
 from holdfast.console.serving.connection import Connection
@@ -24,6 +20,7 @@ from holdfast.console.serving.guard import Guard
 from holdfast.wire.access import Access, Address, Credential, Trust
 from holdfast.wire.door import raise_open_files_max
 from holdfast.wire.http import WatchdogHttp
+from holdfast.wire.listening import listener, told_in
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +53,7 @@ async def serve(settings: ConsoleSettings) -> None:
     """Serve until a signal. Raises Unavailable when it cannot begin."""
     settings.watchdog.credential.read()  # what is missing is said at the start
     raise_open_files_max()
-    listener = _listener(settings.listen)
+    listening = listener(settings.listen.host, settings.listen.port, BACKLOG)
     feed, http = Feed(settings.watchdog, "console"), WatchdogHttp(settings.watchdog)
     config = uvicorn.Config(
         Guard(make_application(feed, http)),
@@ -77,11 +74,11 @@ async def serve(settings: ConsoleSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, server.end)
     following = asyncio.create_task(feed.run())
-    host, port = listener.getsockname()[:2]
+    host, port = listening.getsockname()[:2]
     try:
-        with _told_in(settings.told_in, host, port):
+        with told_in(settings.told_in, host, port):
             logger.info("listening host=%s port=%d watchdog=%s", host, port, settings.watchdog.address)
-            await server.serve(sockets=[listener])
+            await server.serve(sockets=[listening])
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
@@ -97,41 +94,6 @@ class _Server(uvicorn.Server):
 
     def end(self) -> None:
         self.should_exit = True
-
-
-def _listener(address: Address) -> socket.socket:
-    """A bound socket. Raises Unavailable."""
-    listener = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((address.host, address.port))
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        why = f"cannot listen on {address}: {error.strerror}"
-        if error.errno == errno.EADDRINUSE:
-            why = f"port {address.port} on {address.host} is taken; give another one with --listen"
-        raise Unavailable(why) from error
-    return listener
-
-
-@contextmanager
-def _told_in(path: Path | None, host: str, port: int) -> Iterator[None]:
-    """Tell others where we are as long as the block runs. Raises Unavailable."""
-    if path is None:
-        yield
-        return
-    fresh = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        fresh.write_text(json.dumps({"host": host, "port": port, "pid": os.getpid()}) + "\n", encoding="utf-8")
-        fresh.replace(path)
-    except OSError as error:
-        raise Unavailable(f"{path} cannot be written: {error.strerror}") from error
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            path.unlink()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,18 +1,14 @@
 """The watchdog as a program: opens the store, listens, says where, and ends cleanly."""
 
 import asyncio
-import errno
 import gc
 import importlib
-import json
 import logging
 import os
 import signal
-import socket
 import ssl
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +27,11 @@ from holdfast.watchdog.senses import senses_for
 from holdfast.watchdog.server.app import DOOR, make_app
 from holdfast.watchdog.server.clock import WatchdogClock
 from holdfast.watchdog.server.watchdog import Watchdog
-from holdfast.watchdog.settings import ListenAddress, TlsFiles, WatchdogSettings
+from holdfast.watchdog.settings import TlsFiles, WatchdogSettings
 from holdfast.watchdog.store.sqlite import SqliteStore
 from holdfast.watchdog.store.store import Fence, Store
 from holdfast.wire.door import HELLO_S, Door, raise_open_files_max
+from holdfast.wire.listening import listener, told_in
 
 # Certificates are renewed days before they end.
 LOOK_EVERY_S = 60.0
@@ -62,7 +59,7 @@ async def serve(settings: WatchdogSettings) -> int:
         now = WatchdogClock().now
         authenticator, rights = TokenReviewer(settings.auth, now=now), AccessReviewer(settings.auth, now=now)
     files = raise_open_files_max()
-    listener = _listener(settings.listen)
+    listening = listener(settings.listen.host, settings.listen.port, BACKLOG)
     certificate = ServingCertificate(settings.tls) if settings.tls else None
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
@@ -75,14 +72,14 @@ async def serve(settings: WatchdogSettings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _end, ended, 0)
     app = make_app(watchdog, authenticator, settings.metrics_token_file, Readership(rights))
-    door = Door(listener, files=files, dropped=lambda: watchdog.tally.add(Count.DROPPED_STRANGERS))
+    door = Door(listening, files=files, dropped=lambda: watchdog.tally.add(Count.DROPPED_STRANGERS))
     app[DOOR] = door
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, keepalive_timeout=HELLO_S)
     await runner.setup()
     assert runner.server is not None
     door.open(runner.server, certificate.context if certificate else None)
     host, port = door.address
-    with _told_in(settings.state_file, host, port):
+    with told_in(settings.state_file, host, port):
         logger.info("listening host=%s port=%d store=%s", host, port, settings.store)
         tasks = [_ending_with(ended, each) for each in beside]
         try:
@@ -195,46 +192,6 @@ def command(log_level: str, **given: Any) -> None:
         logging.shutdown()
         os.execv(sys.executable, sys.orig_argv)
     raise SystemExit(code)
-
-
-def _listener(address: ListenAddress) -> socket.socket:
-    """A bound socket, before anything else is touched: a taken port must leave no trace. Raises Unavailable."""
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.settimeout(0)
-    try:
-        listener.bind((address.host, address.port))
-        # Two sockets may be bound to a port while neither listens; the second listen is what fails.
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        why = f"cannot listen on {address.host}:{address.port}: {error.strerror}"
-        if error.errno == errno.EADDRINUSE:
-            why = f"port {address.port} on {address.host} is taken; give another one with --listen"
-        raise Unavailable(why) from error
-    return listener
-
-
-@contextmanager
-def _told_in(path: Path | None, host: str, port: int) -> Iterator[None]:
-    """Tell others where we are, whole or not at all, as long as the block runs. Raises Unavailable."""
-    if path is None:
-        yield
-        return
-    fresh = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        fresh.write_text(json.dumps({"host": host, "port": port, "pid": os.getpid()}) + "\n", encoding="utf-8")
-        fresh.replace(path)
-    except OSError as error:
-        raise Unavailable(f"{path} cannot be written: {error.strerror}") from error
-    try:
-        yield
-    finally:
-        with suppress(OSError, ValueError):
-            # Another watchdog may have put its own there.
-            if json.loads(path.read_text(encoding="utf-8")).get("pid") == os.getpid():
-                path.unlink()
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
