@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.agent.sensors.process import parse_state
 from holdfast.api.stacks import (
     FRAMES_MAX,
     SIGNAL,
@@ -31,6 +32,7 @@ from holdfast.api.stacks import (
     place_of,
     stacks_file_name,
 )
+from holdfast.api.telemetry import ProcessState
 
 WITHIN_S: Final = 0.5
 """Of the time that healing takes, so much may go into it. A stuck process answers within a few milliseconds."""
@@ -93,13 +95,10 @@ def _of_the_script(frames: Iterable[Frame]) -> tuple[Frame, ...]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether the kernel has stopped the process: SIGSTOP, or a debugger.
-
-    Source: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html (state)
-    """
+    """Whether the kernel has stopped the process: SIGSTOP, or a debugger. Of one that is gone it has not."""
     try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"T", b"t")
-    except (OSError, IndexError):
+        return parse_state(Path(f"/proc/{pid}/stat").read_bytes()) is ProcessState.STOPPED
+    except OSError:
         return False
 
 
