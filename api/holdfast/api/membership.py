@@ -232,7 +232,7 @@ class LedgerTold(msgspec.Struct, frozen=True, tag=True):
     """Watchdog to the launcher of rank 0, and from there to its workers: what the job has cost by now.
 
     `report` is a `ledger.LedgerReport` in JSON, for the file `ledger.FILE_NAME` in the next checkpoint. Said when
-    one is committed.
+    one is committed, once a minute at the most.
     """
 
     round: int

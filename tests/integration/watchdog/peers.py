@@ -220,9 +220,11 @@ class Rig:
     async def connect(self, path: str, *, token: str = TOKEN) -> aiohttp.ClientWebSocketResponse:
         return await self.http.ws_connect(self.url(path), headers=bearer(token), max_msg_size=0)
 
-    async def launcher(self, member: str, *, boot: str = "boot-1", held_round: int | None = None) -> LauncherPeer:
+    async def launcher(
+        self, member: str, *, boot: str = "boot-1", held_round: int | None = None, takes_ledgers: bool = True
+    ) -> LauncherPeer:
         peer = LauncherPeer(await self.connect("/v1/member", token=INGEST_TOKEN), member)
-        await peer.say(join(member, boot=boot, held_round=held_round))
+        await peer.say(join(member, boot=boot, held_round=held_round, takes_ledgers=takes_ledgers))
         return peer
 
     async def submit(self, policy: Policy) -> Any:
@@ -271,7 +273,6 @@ def join(member: str, *, boot: str = "boot-1", held_round: int | None = None, **
         "ports": (4000, 4001),
         "warm": True,
         "held_round": held_round,
-        "takes_ledgers": True,
     }
     return Join(**(known | fields))
 

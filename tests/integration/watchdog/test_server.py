@@ -358,15 +358,33 @@ async def test_who_runs_rank_0_is_told_what_is_verified_with_each_commit_and_aft
         for step in (10, 20):
             await first.say(CheckpointCommitted(shown.number, step=step, uri=f"file:///c/{step}"))
             assert await first.shown(Verified) == Verified(shown.number, 15)
-            told = await first.shown(LedgerTold)
-            assert told.round == shown.number
-            assert msgspec.json.decode(told.report, type=LedgerReport).job == JOB
         again = await rig.launcher("m1", held_round=shown.number)
         assert await again.shown(Verified) == Verified(shown.number, 15)
         await second.say(killed(shown, rank=1))
         assert (await again.round_after(shown.number)).restore.verified == 15
         message = await second.socket.receive()
         assert isinstance(TO_LAUNCHER.decode(message.data), Seat | Idle), "the others need not know"
+
+
+@pytest.mark.parametrize("takes_ledgers", [True, False])
+async def test_who_saves_is_told_what_the_job_has_cost_once_a_minute_of_a_round(takes_ledgers: bool) -> None:
+    async with rigged() as rig:
+        await rig.submit(policy_of(nodes=1))
+        launcher = await rig.launcher("m1", takes_ledgers=takes_ledgers)
+        shown = await launcher.enter()
+        await launcher.say(Restored(shown.number, rank=0, step=None))
+        await rig.until("/v1/jobs", lambda _: rig.watchdog.host(JOB).job.state.restored_step == 0)
+        rig.watchdog.host(JOB).record(ReplicasAgreed(shown.number, 15))
+        told: list[Verified | LedgerTold] = []
+        for step in (10, 20, 30):
+            await launcher.say(CheckpointCommitted(shown.number, step=step, uri=f"file:///c/{step}"))
+            while sum(isinstance(each, Verified) for each in told) < step // 10:
+                told.append(await launcher.shown(Verified | LedgerTold))
+        ledgers = [each for each in told if isinstance(each, LedgerTold)]
+        assert len(ledgers) == takes_ledgers
+        for each in ledgers:
+            assert each.round == shown.number
+            assert msgspec.json.decode(each.report, type=LedgerReport).job == JOB
 
 
 async def test_a_spare_cannot_commit() -> None:

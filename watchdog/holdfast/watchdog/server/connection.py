@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FIRST_MESSAGE_S = 5.0
+LEDGER_EVERY_S = 60.0
 
 
 class Slot(Enum):
@@ -116,10 +117,17 @@ class LauncherConnection(Connection):
     takes_profiles: bool = False
     takes_ledgers: bool = False
     left: bool = False
+    ledger_shown: tuple[int, float] = (-1, 0.0)  # of which round, and when
 
-    def show_ledger(self, round: int, report: LedgerReport) -> None:
-        """For the checkpoints of who has rank 0. One that is too large for a frame stays in the store alone."""
-        if self.takes_ledgers and len(document := msgspec.json.encode(report)) <= ledger.BYTES_MAX:
+    def show_ledger(self, round: int, report: Callable[[], LedgerReport], now: float) -> None:
+        """For the checkpoints of who has rank 0, once in LEDGER_EVERY_S of a round: a script may save at every
+        step. One that is too large for a frame stays in the store alone.
+        """
+        shown_in, shown_at = self.ledger_shown
+        if not self.takes_ledgers or (shown_in == round and now < shown_at + LEDGER_EVERY_S):
+            return
+        self.ledger_shown = round, now
+        if len(document := msgspec.json.encode(report())) <= ledger.BYTES_MAX:
             self.show(Slot.LEDGER, LedgerTold(round, document))
 
 

@@ -198,7 +198,7 @@ def heed(host: JobHost, launcher: LauncherConnection, message: membership.FromLa
             host.record(event.MemberDeparting(member, message.reason, message.within_s))
         case membership.CheckpointCommitted():
             _committed(host, message)
-            launcher.show_ledger(message.round, host.ledger())
+            launcher.show_ledger(message.round, host.ledger, host.clock.now())
         case membership.CheckpointsStored():
             _stored(host, message)
         case membership.RunDescribed():
