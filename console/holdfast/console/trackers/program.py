@@ -177,7 +177,9 @@ class Trackers:
             if not ending.done():
                 return  # two publishers would both go on from where the tracker is
             del self._ending[job]
-        now, newest = time.monotonic(), self._newest[job]
+        now, newest = time.monotonic(), self._newest.get(job)
+        if newest is None:
+            return  # gone, while another job had its turn
         desk = self._desks.get(job)
         try:
             if desk is not None or now >= newest.ask_at:
