@@ -101,6 +101,22 @@ async def test_a_job_that_is_gone_takes_its_desk_with_it(trackers: Any) -> None:
     assert (trackers.folder / "retired").exists()
 
 
+async def test_a_job_that_goes_while_another_has_its_turn_ends_nothing(
+    trackers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = trackers.program
+    asked = made._bulletin
+
+    async def bulletin(job: str, desk: object) -> Bulletin:
+        made.hear(JobGone("b/b"))
+        answer: Bulletin = await asked(job, desk)
+        return answer
+
+    monkeypatch.setattr(made, "_bulletin", bulletin)
+    await made._look()
+    assert set(made._desks) == {"a/a"}
+
+
 async def test_what_is_out_of_every_tracker_goes_with_the_job_and_the_rest_stays(tmp_path: Path) -> None:
     settings = parse_settings(["--watchdog", "h:1", "--token-file", "t", "--folder", str(tmp_path)])
     for code, stays in ((0, False), (1, True)):
@@ -141,5 +157,5 @@ def test_a_tracker_that_refuses_is_left_alone_for_a_while_and_then_a_new_process
     reporting = ReportingPolicy(tensorboard=True)
     task = publisher.Task("a/a", "key", reporting, str(tmp_path), str(tmp_path), ())
     rest = threading.Event()
-    assert publisher.publish(task, stop=threading.Event(), rest=rest)
+    assert not publisher.publish(task, stop=threading.Event(), rest=rest), "it was refused, so it is not out"
     assert rest.is_set()

@@ -89,7 +89,7 @@ class Desk:
         self._backoff = Backoff(RESTART_FIRST_S, RESTART_MOST_S)
         self._start_at = 0.0
         self._rests = False
-        self._is_out = False  # everything, of every tracker that takes anything, when the publisher ended
+        self._is_out = False  # everything on the spool, of every tracker
         self._done = False  # the end of the job is out, or waits for a tracker that is away
         self._trouble = ""
 
@@ -134,6 +134,7 @@ class Desk:
             self._told = [*self._told, *ended][-WAITING_MAX:]
             return
         self._told.clear()
+        self._is_out = False
         if told and not ended:
             self._rests = self._done = False
         self._spool.trim(self._taken())

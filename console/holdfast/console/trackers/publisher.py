@@ -101,7 +101,7 @@ def _if_allowed(tracker: Tracker, allowed: AllowedHosts, url: str, field: str) -
 
 
 def publish(task: Task, *, stop: threading.Event, rest: threading.Event) -> bool:
-    """Publish until told to stop or to rest; whether everything is out of every tracker that takes anything."""
+    """Publish until told to stop or to rest; whether everything is out of every tracker."""
     spool, couriers = Path(task.spool), []
     check_packages(task.reporting)
     for name, made in trackers_of(task, os.environ).items():
@@ -121,11 +121,11 @@ def publish(task: Task, *, stop: threading.Event, rest: threading.Event) -> bool
     for thread in threads:
         thread.join(REST_S + 5.0)
     timer.cancel()
-    return not any(courier.waiting for courier in couriers)
+    return not any(courier.waiting or courier.refused for courier in couriers)
 
 
 def main() -> int:
-    """Exit codes: 0 all is out, 1 something waits for its tracker, 2 what is missing or wrong."""
+    """Exit codes: 0 all is out, 1 something waits for its tracker, or was refused, 2 what is missing or wrong."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     task = msgspec.json.decode(sys.stdin.buffer.readline(), type=Task)
     stop, rest = threading.Event(), threading.Event()
