@@ -99,7 +99,7 @@ class Checkpointer:
         when the loop comes back for the next batch: then its state is saved, if it is due or wanted. The loop ends
         with the data or after step `until`, and then the last step is saved and waited for. One that is left by
         `break` saves nothing more, but what is in flight may land. Called again, as for the next epoch, it goes
-        on where it ended.
+        on where it ended. `until` of a round's first call is told as the step at which the whole job ends.
 
         Data with a state_dict() is given its state back. Of other data as many batches as were taken are read and
         dropped; a call whose data ends before that leaves the rest to the next call. In a world of another size

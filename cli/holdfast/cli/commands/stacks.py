@@ -66,8 +66,9 @@ def profile(ranks: str, steps: int, within: int, reason: str, target: Target, fo
     if asked.state is not InterventionState.DONE:
         return conclude(asked, within)
     client = source.client()
-    found = before = client.profiled()
-    while found.number == before.number and not found.over and time.monotonic() < until:
+    found = client.profiled()
+    number = found.number
+    while found.number == number and not found.over and time.monotonic() < until:
         time.sleep(LOOK_S)
         found = client.profiled()
     emit(form, found, table=profile_text, names=[f"job/{source.job}"])
