@@ -30,7 +30,7 @@ FAULTS = """
 - {at: {step: 45}, after: recovered, do: kill-watchdog}
 - {at: {step: 48}, do: kill-worker, rank: 0}
 - {at: {step: 65}, after: recovered, do: stop-worker, rank: 0}
-- {at: {step: 66}, do: kill-launcher, rank: 0}
+- {at: {step: 66}, after: recovered, do: kill-launcher, rank: 0}
 - {at: {step: 85}, after: recovered, do: xid, rank: 0, xid: 79}
 """
 
