@@ -17,6 +17,7 @@ DOCUMENTS = [
         "watchdog",
         "operator",
         "console",
+        "integrations",
         "cli",
         "helm",
     )
@@ -36,6 +37,7 @@ def test_every_module_that_a_document_names_is_there() -> None:
         "watchdog",
         "operator",
         "console",
+        "integrations",
         "cli",
         "bench",
         "tests",

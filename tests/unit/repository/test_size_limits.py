@@ -16,6 +16,7 @@ PARTS = (
     "watchdog",
     "operator",
     "console",
+    "integrations",
     "cli",
     "bench",
     "examples",
