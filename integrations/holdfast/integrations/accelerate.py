@@ -13,7 +13,6 @@ has read a batch ahead.
 Source: https://huggingface.co/docs/accelerate/usage_guides/checkpoint
 """
 
-import base64
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
@@ -27,6 +26,7 @@ from holdfast.integrations.checkpointfolders import CheckpointFolders, told_by_a
 from holdfast.integrations.globalbatch import share_of
 from holdfast.integrations.life import batch_of_life
 from holdfast.integrations.observed import Observed
+from holdfast.integrations.sampleorder import SampleOrder
 from holdfast.trainer import GuestRun, Phase, SpikeGuard, joined
 
 logger = logging.getLogger(__name__)
@@ -42,13 +42,14 @@ class Batches:
 
     A step is complete when an optimizer that `accelerator` prepared was asked for one and the loop comes back for
     its next batch: its loss, norm and tokens are published, and it is saved in `folder` when `every_steps` divides
-    it, when the job says so, and when it is the last. `keep` is how many checkpoints stay (None: what the job says,
-    else 3). `guard` leaves steps out; unasked there is one where the job says how far a norm may go. `global_batch`
-    are the samples of a step over all ranks, unasked those of the job's first round: in a world of another size
-    the gradient accumulation changes, which a loop follows that computes inside of `accelerator.accumulate(model)`.
+    it, when the job says so, and when it is the last. `keep` is how many checkpoints stay (None: what the job
+    says, else 3). `guard` leaves steps out; unasked there is one where the job says how far a norm may go.
+    `global_batch` are the samples of a step over all ranks, unasked those of the job's first round: in a world of
+    another size the gradient accumulation changes, which a loop follows that computes inside of
+    `accelerator.accumulate(model)`.
 
-    Raises InvalidInput when a number is below 1, and when the global batch cannot be kept, with the sizes that would
-    fit; going over it, NothingToRestore when the job has something to go back to and it is not there, and
+    Raises InvalidInput when a number is below 1, and when the global batch cannot be kept, with the sizes that
+    would fit; going over it, NothingToRestore when the job has something to go back to and it is not there, and
     RoundEnded when the round is over.
     """
 
@@ -77,7 +78,7 @@ class Batches:
         self._accumulation = self._share_batch()
         self._observed = Observed(self.accelerator, self._run, self.guard)
         self._epoch, self._samples = 0, 0  # complete ones, and those of the epoch begun that all ranks have taken
-        self._order: dict[str, str] = {}  # what the order of the epoch begun comes from
+        self._order, self._kept_order = SampleOrder(self.loader), ""  # the latter of the epoch begun
 
     def __iter__(self) -> Iterator[Any]:
         go_on = self._restore()
@@ -108,7 +109,7 @@ class Batches:
             self.guard.load_state_dict(chosen.mark.spikes)
         place = chosen.mark.place or {}
         self._epoch, self._samples = int(place.get("epoch", 0)), int(place.get("samples", 0))
-        self._order = dict(place.get("order", {}))
+        self._kept_order = str(place.get("order", ""))
         self._observed.step = chosen.step
         self._folders.begin(chosen.step)
         state = torch.get_rng_state()
@@ -117,10 +118,10 @@ class Batches:
     def _epoch_from(self, go_on: "Callable[[], None] | None") -> Iterator[Any]:
         """The batches of the epoch that are still to come."""
         skipped = self._samples // self.loader.total_batch_size
-        if self._order:
-            self._set_order()
+        if go_on is None:
+            self._kept_order = self._order.kept()
         else:
-            self._order = self._get_order()
+            self._order.again(self._kept_order)
         loader = self.loader
         if skipped:
             loader = self.accelerator.skip_first_batches(loader, skipped)
@@ -140,7 +141,9 @@ class Batches:
             if self._observed.has_stepped:
                 self._completed()
             self._run.phase(Phase.DATA)
-        self._order = {}
+        if go_on is not None:  # what was saved was the end of the epoch
+            go_on()
+        self._order.ended()
 
     def _completed(self) -> None:
         step = self._observed.step + 1
@@ -159,27 +162,10 @@ class Batches:
             step,
             began_s,
             wanted=wanted,
-            place={"epoch": self._epoch, "samples": self._samples, "order": self._order},
+            place={"epoch": self._epoch, "samples": self._samples, "order": self._kept_order},
             spikes=None if self.guard is None else self.guard.state_dict(),
             tidy=lambda: self._folders.keep(self.keep or self._run.assignment.keep or _KEEP),
         )
-
-    # The order of an epoch comes from the sampler's generator, or without one from torch's, as it was before.
-
-    def _generator(self) -> Any:
-        return getattr(self.loader, "synchronized_generator", None)
-
-    def _get_order(self) -> dict[str, str]:
-        generator, order = self._generator(), {"torch": _as_text(torch.get_rng_state())}
-        if generator is not None:
-            order["generator"] = _as_text(generator.get_state())
-        return order
-
-    def _set_order(self) -> None:
-        generator = self._generator()
-        torch.set_rng_state(_as_state(self._order["torch"]))
-        if generator is not None and "generator" in self._order:
-            generator.set_state(_as_state(self._order["generator"]))
 
     def _part(self) -> str:
         """What ranks hold in plain tensors without being replicas is compared with nobody's."""
@@ -221,11 +207,3 @@ def _writes_to(accelerator: Any) -> bool:
     configuration = accelerator.project_configuration
     each_node = getattr(configuration, "save_on_each_node", False)
     return bool(accelerator.is_local_main_process if each_node else accelerator.is_main_process)
-
-
-def _as_text(state: torch.Tensor) -> str:
-    return base64.b64encode(bytes(state.tolist())).decode()
-
-
-def _as_state(text: str) -> torch.Tensor:
-    return torch.tensor(list(base64.b64decode(text)), dtype=torch.uint8)
