@@ -10,6 +10,7 @@ import argparse
 import os
 from pathlib import Path
 
+import shards_on_cpu
 import torch
 from told import Told
 from torch.utils.data import Dataset
@@ -50,13 +51,16 @@ def main():
     parser.add_argument("folder", type=Path)
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--sharded", action="store_true")
     parser.add_argument("--holdfast", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = LlamaConfig(vocab_size=VOCABULARY, max_position_embeddings=LENGTH, attention_dropout=0.1, **shape)
+    config = LlamaConfig(vocab_size=VOCABULARY, max_position_embeddings=LENGTH, attention_dropout=arguments.dropout, **shape)
+    if arguments.sharded:
+        shards_on_cpu.allow()
     args = TrainingArguments(
         output_dir=str(arguments.folder / "out"),
         use_cpu=True,
@@ -68,7 +72,7 @@ def main():
         logging_steps=1,
         report_to=[],
         disable_tqdm=True,
-        fsdp="full_shard" if arguments.sharded else "",
+        **({"fsdp": "full_shard", "fsdp_config": {"fsdp_version": 2, "state_dict_type": "SHARDED_STATE_DICT"}} if arguments.sharded else {}),
     )
     trainer = Trainer(
         model=LlamaForCausalLM(config),
