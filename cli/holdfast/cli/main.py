@@ -40,6 +40,10 @@ COMMANDS: Mapping[str, Command] = {
     "incidents": Command("holdfast.cli.commands.history:incidents", "What broke, and what was done about it."),
     "why": Command("holdfast.cli.commands.history:why", "The whole story of one incident."),
     "cost": Command("holdfast.cli.commands.cost:cost", "Where the GPU-hours and the money went."),
+    "postmortem": Command(
+        "holdfast.cli.commands.postmortem:postmortem", "Write what a team writes after an incident."
+    ),
+    "rounds": Command("holdfast.cli.commands.rounds:rounds", "What changed between rounds, and what that did."),
     "stacks": Command("holdfast.cli.commands.stacks:stacks", "Where each rank stands now."),
     "flight": Command("holdfast.cli.commands.stacks:flight", "Which rank is behind in its collectives."),
     "profile": Command("holdfast.cli.commands.stacks:profile", "Record some steps of some ranks."),
@@ -56,6 +60,7 @@ COMMANDS: Mapping[str, Command] = {
     "checkpoint": Command("holdfast.cli.commands.checkpoint:checkpoint", "Take one soon; list, verify, convert."),
     "compare": Command("holdfast.cli.commands.compare:compare", "Two runs: what differs, and from which step on."),
     "bisect": Command("holdfast.cli.commands.compare:bisect", "Train two runs again; name what parts them."),
+    "rollback": Command("holdfast.cli.commands.rounds:rollback", "Go back to the code of an earlier round."),
     "rewind": Command("holdfast.cli.commands.intervene:rewind", "Go back to an earlier checkpoint."),
     "resize": Command("holdfast.cli.commands.intervene:resize", "Change how many nodes the job may have."),
     "skip-batches": Command("holdfast.cli.commands.intervene:skip_batches", "Pass over some of the data."),
