@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from holdfast.api.errors import HoldfastError, Unavailable
+from holdfast.api.event import Journaled
 from holdfast.cli.figures import Figures, read_figures
 from holdfast.cli.output import remark
 from holdfast.cli.postmortem.case import Case
@@ -31,7 +32,8 @@ def case_of(source: "JobSource") -> Case:
     if isinstance(incidents, RecordedIncidents):
         raise Unavailable("the whole story is at the watchdog, which is away; `incidents` shows what is recorded")
     unread = []
-    journal, ledger, figures = (), None, Figures()
+    journal: tuple[Journaled, ...] = ()
+    ledger, figures = None, Figures()
     try:
         journal = tuple(source.journal(0))
     except HoldfastError as error:

@@ -40,9 +40,7 @@ COMMANDS: Mapping[str, Command] = {
     "incidents": Command("holdfast.cli.commands.history:incidents", "What broke, and what was done about it."),
     "why": Command("holdfast.cli.commands.history:why", "The whole story of one incident."),
     "cost": Command("holdfast.cli.commands.cost:cost", "Where the GPU-hours and the money went."),
-    "postmortem": Command(
-        "holdfast.cli.commands.postmortem:postmortem", "Write what a team writes after an incident."
-    ),
+    "postmortem": Command("holdfast.cli.commands.postmortem:postmortem", "Write the document about an incident."),
     "rounds": Command("holdfast.cli.commands.rounds:rounds", "What changed between rounds, and what that did."),
     "stacks": Command("holdfast.cli.commands.stacks:stacks", "Where each rank stands now."),
     "flight": Command("holdfast.cli.commands.stacks:flight", "Which rank is behind in its collectives."),

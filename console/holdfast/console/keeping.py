@@ -1,4 +1,4 @@
-"""Keeps jobs' figures over time in a file: a console forgets them when it ends, and who asks afterwards is late."""
+"""Keeps jobs' figures over time in a file: a console forgets them when it ends, and many ask afterwards."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ Columns = dict[str, list[Any]]
 
 
 class SeriesKeeper:
-    """Writes `file`: of each job the columns that its series are answered with, those of earlier consoles first."""
+    """Writes `file`: of each job the columns its series are answered with, those of earlier consoles first."""
 
     def __init__(self, feed: Feed, file: Path) -> None:
         self._feed = feed

@@ -99,7 +99,7 @@ class ProxiedLine:
         return from_leader(lambda: self._api.ask(method, proxy, body, headers=headers))
 
     def console(self, path: str) -> bytes:
-        """What the console answers to a read. Raises Unavailable where there is none, or none that knows the job."""
+        """What the console answers to a read. Raises Unavailable where there is none."""
         shown = self._shown = self._shown or self._request()
         proxy = f"/api/v1/namespaces/{self._at.namespace}/services/{self._at.console}/proxy{path}"
         reply = self._api.ask("GET", proxy, headers={TOKEN_HEADER: shown.token})

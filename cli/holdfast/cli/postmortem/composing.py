@@ -14,7 +14,8 @@ from holdfast.cli.postmortem.pictures import pictures
 from holdfast.cli.postmortem.timeline import timeline_of
 from holdfast.cli.rounds.comparison import Compared
 from holdfast.cli.rounds.effect import Turn
-from holdfast.cli.view import confidence_text, culprit_text, healed_no_round, known_text, rung_text
+from holdfast.cli.view import RUNG_WORDS, confidence_text, culprit_text, healed_no_round, known_text, rung_text
+from holdfast.console.runbook.known import many
 from holdfast.console.runbook.symptom import symptom_of
 
 LINES_MOST: Final = 80
@@ -72,7 +73,7 @@ def _overview(case: Case, incidents: Sequence[Incident]) -> str:
     total = NOTHING
     for each in incidents:
         total = total + _sum(case, each)
-    told = f"{len(incidents)} incidents; {_price(case, total)}."
+    told = f"{many(len(incidents), 'incident')}; {_price(case, total)}."
     told += f" The cause of {', '.join(unknown)} is not known." if unknown else " Every cause is known."
     return told + (f" It was known later than {seconds(CAUSE_WITHIN_S)} of {', '.join(late)}." if late else "")
 
@@ -157,12 +158,7 @@ def _actions(incident: Incident) -> Iterator[Block]:
         yield Paragraph("Nothing: it was told, and training went on or ended.")
         return
     rows = tuple(
-        (
-            instant(each.at),
-            f"{each.rung.value} {each.rung.name.lower()}",
-            cut(each.does, 400),
-            cut(each.reason, 400),
-        )
+        (instant(each.at), RUNG_WORDS[each.rung], cut(each.does, 400), cut(each.reason, 400))
         for each in incident.actions
     )
     yield Table(("at", "rung", "what", "because"), rows)

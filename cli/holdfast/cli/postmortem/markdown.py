@@ -10,7 +10,7 @@ from holdfast.cli.postmortem.document import Block, Bullets, Document, Heading, 
 
 _MARKUP: Final = re.compile(r"([\\`*_{}\[\]<>#|~$!&])")
 _LINK: Final = re.compile(r"(?i)(://|\bwww\.|\bmailto:|\bxmpp:)")
-_AT_THE_START: Final = re.compile(r"^([-+=>]|\d+[.)])")
+_AT_THE_START: Final = re.compile(r"^(?=[-+=])|^(\d+)(?=[.)](?:\s|$))")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """What commands a terminal, and what turns the direction of a text around."""
 
@@ -22,10 +22,13 @@ def written(document: Document) -> str:
 
 def escaped(text: str) -> str:
     """One line of text, of which nothing is markup or becomes a link."""
-    line = " ".join(plain(text).split())
-    line = _MARKUP.sub(r"\\\1", line)
-    line = _LINK.sub(lambda found: found[0][:-1] + "\\" + found[0][-1] if found[0] != "://" else "\\://", line)
-    return _AT_THE_START.sub(lambda found: f"{found[0][:-1]}\\{found[0][-1]}", line)
+    line = _MARKUP.sub(r"\\\1", " ".join(plain(text).split()))
+    return _LINK.sub(lambda found: f"{found[0][:-1]}\\{found[0][-1]}" if found[0][0] != ":" else "\\://", line)
+
+
+def _begun(text: str) -> str:
+    """The same where a line of the document begins: it is no item of a list, no rule and no heading."""
+    return _AT_THE_START.sub(lambda found: f"{found[0]}\\", escaped(text))
 
 
 def plain(text: str) -> str:
@@ -38,17 +41,17 @@ def _block(block: Block) -> str:
         case Heading(level, text):
             return f"{'#' * level} {escaped(text)}"
         case Paragraph(text):
-            return escaped(text)
+            return _begun(text)
         case Bullets(items):
-            return "\n".join(f"- {escaped(each)}" for each in items)
+            return "\n".join(f"- {_begun(each)}" for each in items)
         case Table(headers, rows):
-            lines = [headers, tuple("---" for _ in headers), *rows]
-            return "\n".join("| " + " | ".join(escaped(cell) for cell in line) + " |" for line in lines)
+            head, *lines = ("| " + " | ".join(escaped(cell) for cell in line) + " |" for line in (headers, *rows))
+            return "\n".join((head, "|" + "---|" * len(headers), *lines))
         case Verbatim(text):
             return _fenced(text)
         case Picture(svg, says):
             # One block without an empty line, as Markdown takes markup of HTML.
-            return f"{svg}\n\n{escaped(says)}"
+            return f"{svg}\n\n{_begun(says)}"
 
 
 def _fenced(text: str) -> str:

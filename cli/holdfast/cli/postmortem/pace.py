@@ -1,7 +1,7 @@
 """What of an incident could have been faster, and which setting would have helped.
 
-A phase is remarked on when it took longer than is promised, or clearly longer than the same phase of the job's other
-incidents. The promises are our own targets (docs/postmortem.md), or what the job's own settings allow.
+A phase is remarked on when it took longer than is promised, or clearly longer than the same phase of the job's
+other incidents. The promises are our own targets (docs/postmortem.md), or what the job's own settings allow.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -54,7 +54,7 @@ def phases_of(incident: Incident, journal: Sequence[Journaled]) -> tuple[Phase, 
 
 
 def _healing(incident: Incident, journal: Sequence[Journaled], decided: float) -> list[Phase]:
-    """From the decision to the first step: in two phases where the members of the round are known to have entered."""
+    """From the decision to the first step: in two phases where it is known when members entered the round."""
     entered = [
         line.at
         for line in journal
@@ -69,7 +69,7 @@ def _healing(incident: Incident, journal: Sequence[Journaled], decided: float) -
 
 
 def pace_before(journal: Sequence[Journaled], at: float, most: int = 32) -> float | None:
-    """Seconds a step took, by the newest reports before `at` of one round: the median; None without two of them."""
+    """Seconds a step took, by the newest reports of a round before `at`: the median; None without two of them."""
     told: list[tuple[int, float, int]] = []
     for line in journal:
         event = line.event

@@ -1,8 +1,9 @@
-"""One figure over time as an SVG of our own: a line, its scale, and marks. Numbers and fixed words are all in it."""
+"""One figure over time as an SVG of our own: a line, its scale, and marks. Numbers and our own words alone."""
 
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Final
 
 Points = Sequence[tuple[float, float]]
@@ -30,10 +31,10 @@ def svg(points: Points, span: tuple[float, float], marks: Mapping[str, float], u
         ' font-family="sans-serif" font-size="11" fill="currentColor">'
     ]
     for value in _ticks(low, high):
-        y = _y(value, low, high)
+        height = _y(value, low, high)
         lines.append(
-            f'<line x1="{_LEFT:g}" x2="{WIDTH - _RIGHT:g}" y1="{y:.1f}" y2="{y:.1f}" stroke="#8884"/>'
-            f'<text x="{_LEFT - 6:g}" y="{y + 4:.1f}" text-anchor="end">{value:.4g}</text>'
+            f'<line x1="{_LEFT:g}" x2="{WIDTH - _RIGHT:g}" y1="{height:.1f}" y2="{height:.1f}" stroke="#8884"/>'
+            f'<text x="{_LEFT - 6:g}" y="{height + 4:.1f}" text-anchor="end">{value:.4g}</text>'
         )
     lines.append(f'<text x="{_LEFT:g}" y="10">{unit}</text>')
     for share, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
@@ -42,9 +43,9 @@ def svg(points: Points, span: tuple[float, float], marks: Mapping[str, float], u
         lines.append(f'<text x="{_x(at, span):.1f}" y="{HEIGHT - 6:g}" text-anchor="{anchor}">{told}</text>')
     for name, at in marks.items():
         if span[0] <= at <= span[1]:
-            x = _x(at, span)
+            place = _x(at, span)
             lines.append(
-                f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP:g}" y2="{HEIGHT - _BOTTOM:g}"'
+                f'<line x1="{place:.1f}" x2="{place:.1f}" y1="{_TOP:g}" y2="{HEIGHT - _BOTTOM:g}"'
                 f' stroke="{COLOURS[name]}" stroke-dasharray="4 3"/>'
             )
     for run in _runs(kept):
@@ -58,7 +59,7 @@ def svg(points: Points, span: tuple[float, float], marks: Mapping[str, float], u
 
 
 def thinned(points: Points) -> Points:
-    """At most so many as there are columns: of each stretch its least and its greatest, so that no spike is lost."""
+    """At most so many as there are columns: of each stretch its least and its greatest, so that spikes stay."""
     if len(points) <= _POINTS_MAX:
         return points
     size = math.ceil(2 * len(points) / _POINTS_MAX)
@@ -72,7 +73,7 @@ def thinned(points: Points) -> Points:
 
 def _runs(points: Points) -> list[Points]:
     """The points in stretches within which something was heard all the time."""
-    gaps = sorted(after[0] - before[0] for before, after in zip(points, points[1:], strict=False))
+    gaps = sorted(after[0] - before[0] for before, after in pairwise(points))
     limit = _GAP * gaps[len(gaps) // 2] if gaps else math.inf
     runs: list[list[tuple[float, float]]] = []
     for each in points:

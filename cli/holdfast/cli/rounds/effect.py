@@ -1,11 +1,12 @@
 """Whether a figure moved from one round to the next, beyond how it moves by itself.
 
-The last points of the round before are cut into stretches as long as what is looked at of the round after. From one
-stretch to the next the figure moves by its trend and its noise; that it moved at the boundary is told only where it
-went far further from what is usual than it ever did before. So a falling loss needs no model of how it falls, and
-nothing is assumed of how its noise is distributed.
+The last points of the round before are cut into stretches as long as what is looked at of the round after. From
+one stretch to the next the figure moves by its trend and its noise; that it moved at the boundary is told only
+where it went far further from what is usual than it ever did before. So a falling loss needs no model of how it
+falls, and nothing is assumed of how its noise is distributed.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from itertools import pairwise
@@ -23,13 +24,14 @@ POINTS_LEAST: Final = 5
 """Of a stretch: a median of fewer says little."""
 POINTS_MOST: Final = 60
 BEYOND: Final = 2.5
-"""Times the furthest that it moved between stretches before: of 1,000 pairs of rounds without a change about four are
-told of, and up to 20 where noise hangs together for ten points (our own simulation, tests/unit/cli/test_rounds.py).
+"""Times the furthest that it moved between stretches before: of 1,000 pairs of rounds without a change about four
+are told of, and up to 20 where noise hangs together for ten points: our own simulation, of which
+tests/unit/runbook/test_rounds.py is a part.
 """
 SMALLEST: Final = 0.005
 """Of the figure itself: what moves less matters to nobody."""
 WARM_UP: Final = 3
-"""Points at the beginning of a round that are of its first steps."""
+"""Points at the beginning of a round, whose steps take longer; their loss is as good as any."""
 
 
 class Turn(StrEnum):
@@ -40,8 +42,8 @@ class Turn(StrEnum):
 
 
 class Effect(msgspec.Struct, frozen=True):
-    """One figure. `before` and `after` are medians of the stretches on both sides, `expected` is what `after` would
-    be if it had gone on as before, `noise` how far it may be from that by itself; None where nothing is known.
+    """One figure. `before` and `after` are medians of the stretches on both sides, `expected` is what `after`
+    would be if it had gone on as before, `noise` how far it may be from that by itself; None: nothing is known.
     """
 
     figure: str
@@ -61,13 +63,14 @@ def effects(before: RoundTold, after: RoundTold, figures: Figures) -> tuple[Effe
     """Each figure at the boundary of two rounds. Of a round that went back, the loss is compared with that of
     before at the step it went back to.
     """
-    ours = figures.between(before.began, after.began)
-    theirs = figures.between(after.began, after.ended if after.ended is not None else float("inf"))
+    ours = figures.between(before.began, math.nextafter(after.began, -math.inf))
+    theirs = figures.between(after.began, after.ended if after.ended is not None else math.inf)
     first = next((step for step in theirs.step if step is not None), None)
     told = []
     for figure in MORE_IS_BETTER:
-        until = first if figure == "loss" else None
-        told.append(moved(figure, _values(ours, figure, until), _values(theirs, figure, None)[WARM_UP:]))
+        is_loss = figure == "loss"
+        values = _values(theirs, figure, None)[0 if is_loss else WARM_UP :]
+        told.append(moved(figure, _values(ours, figure, first if is_loss else None), values))
     return tuple(told)
 
 

@@ -1,7 +1,7 @@
 """Going back to the code of an earlier round: what is asked for, decided before anything is done. Pure.
 
-Only what is known to be that round's is gone back to: the image that it told, in a cluster; its commit and diff, on
-this machine. Nothing else of a job is changed, and nobody but a person asks for it.
+Only what is known to be that round's is gone back to: the image that it told, in a cluster; its commit and diff,
+on this machine. Nothing else of a job is changed, and nobody but a person asks for it.
 """
 
 from collections.abc import Mapping, Sequence

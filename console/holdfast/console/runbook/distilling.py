@@ -15,7 +15,7 @@ _CAUSE_MAX: Final = 120
 
 
 def distilled(incident: Incident) -> WrittenCheck:
-    """The check: its kind and cause, which is the class of a fault, and the condition that lasted, if it was one."""
+    """The check: its kind and cause, which are the class of a fault, and the condition, if it was one."""
     facts = [Fact(incident=IncidentFact(incident.kind, _literal(incident.cause)))]
     if incident.cause in {each.value for each in ConditionKind}:
         facts.append(Fact(condition=ConditionFact(ConditionKind(incident.cause))))

@@ -12,8 +12,8 @@ _ORDER = (Verdict.SUSPECT, Verdict.UNKNOWN, Verdict.FINE)
 
 
 def examine(symptom: Symptom, known: Known, further: Sequence[Check] = ()) -> Sequence[Answer]:
-    """The answers of the built-in checks and of `further` ones, suspects first. Of suspects those come first that are proved, then those that a detector names,
-    then those that something hints at; of equals the likeliest.
+    """The answers of the built-in checks and of `further` ones, suspects first. Of suspects those come first that
+    are proved, then those that a detector names, then those that something hints at; of equals the likeliest.
     """
     asked = (*checks_of(symptom), *(check for check in further if symptom in check.likely))
     answers = [check.answer(symptom, known) for check in asked]
