@@ -69,7 +69,7 @@ def _row(told: Compared) -> tuple[str, ...]:
 
 
 def _unchanged(told: Compared) -> str:
-    return "nothing known" if told.round.manifest is not None else UNKNOWN
+    return "none known" if told.round.manifest is not None else UNKNOWN
 
 
 def _did(effects: Sequence[Effect]) -> str:
