@@ -8,7 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from holdfast.api.finding import ProvedBy
-from holdfast.api.status import Bill, Cadence, JobStatus, LastSeen, Membership, PendingTest, Reading
+from holdfast.api.status import Bill, Cadence, Causes, JobStatus, LastSeen, Membership, PendingTest, Reading
 
 
 class Source(StrEnum):
@@ -60,6 +60,7 @@ class SeenStatus(msgspec.Struct, frozen=True):
     unfollowed: str | None = None
     bill: Bill | None = None
     until_step: int | None = None
+    causes: Causes | None = None
     source: Source = Source.WATCHDOG
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.api.errors import InvalidSpec
 from holdfast.api.metadata import API_VERSION
+from holdfast.api.runmanifest import IMAGE_VARIABLE
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.decide.observed import Options
 from holdfast.operator.decide.pods import pod_name
@@ -147,6 +148,8 @@ def _spec(job: TrainingJob, options: Options, template: Template, avoided: Seque
         environment.append({"name": WATCHDOG_CA_VARIABLE, "value": options.watchdog_ca})
     containers = [dict(container) for container in given["containers"]]
     user = containers[template.trainer]
+    # The job tells by which image a round was started; nothing in a container knows that.
+    environment.append({"name": IMAGE_VARIABLE, "value": str(user.get("image") or "")})
     grace_s = template.spec.termination_grace_period_seconds
     containers[template.trainer] = {
         **{key: value for key, value in user.items() if key != "args"},
