@@ -12,10 +12,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 import linklab
 import msgspec
-from figure import Figure, measured, publish, unmeasured
+from figure import BUILD, Figure, measured, publish, unmeasured
 from linklab import Relay
 
 from holdfast.agent.linktest.judgement import Judged
@@ -70,9 +71,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--folder", type=Path, default=BUILD)
     flags = parser.parse_args()
     if os.geteuid() != 0:
-        publish("links", [unmeasured("links", unit="s", target=1.0, reason="network namespaces need root")])
+        publish(
+            "links",
+            [unmeasured("links", unit="s", target=1.0, reason="namespaces need root")],
+            folder=flags.folder,
+        )
         return
     figures = []
     for name, relays in TRIALS.items():
@@ -86,7 +92,7 @@ def main() -> None:
             linklab.lose_between(*PATH, 0.01)
             judged, took_s = trial(flags.seconds)
         figures.append(figure_of("1 % lost between two", judged, took_s, "n{} - n{}".format(*PATH)))
-    publish("links", figures)
+    publish("links", figures, folder=flags.folder)
 
 
 if __name__ == "__main__":

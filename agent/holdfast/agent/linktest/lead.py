@@ -68,7 +68,7 @@ class Lead:
             except TimeoutError:
                 came = ", ".join(sorted(self._members)) or "nobody"
                 raise Unavailable(
-                    f"{len(self._members)} of {self._order.nodes} nodes came in {self._order.wait_s:.0f} s: {came}"
+                    f"{len(self._members)} of {self._order.nodes} nodes came in {self._order.wait_s:g} s: {came}"
                 ) from None
             judged = await self._measure()
             for member in self._members.values():
@@ -132,11 +132,11 @@ def checked(order: Order) -> Order:
     """The order. Raises InvalidInput."""
     problems = []
     if order.nodes < 2:
-        problems.append(Problem(field="--nodes", value=str(order.nodes), fix="A link needs two nodes."))
+        problems.append(Problem(field="--nodes", value=order.nodes, fix="A link needs two nodes."))
     if not 0.2 <= order.seconds <= 3600:
-        problems.append(Problem(field="--seconds", value=str(order.seconds), fix="Between 0.2 and 3600."))
+        problems.append(Problem(field="--seconds", value=order.seconds, fix="Between 0.2 and 3600."))
     if order.turn < 0:
-        problems.append(Problem(field="--turn", value=str(order.turn), fix="0 or more."))
+        problems.append(Problem(field="--turn", value=order.turn, fix="0 or more."))
     if problems:
         raise InvalidInput(*problems)
     return order
