@@ -25,7 +25,7 @@ test-integration: $(STAMP)
 	$(PYTHON) tests/layers/layers.py integration kubernetes
 
 # A script's folder comes first on the module path, so one named like a module of Python's own (operator) ends in _.
-BENCHES = $(patsubst %_,%,$(filter-out figure meter,$(basename $(notdir $(wildcard bench/*.py)))))
+BENCHES = $(patsubst %_,%,$(filter-out figure linklab meter,$(basename $(notdir $(wildcard bench/*.py)))))
 SCRIPT = $(if $(NAME),$(firstword $(wildcard bench/$(NAME).py bench/$(NAME)_.py)))
 
 bench: $(STAMP)
