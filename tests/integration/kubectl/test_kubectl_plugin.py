@@ -11,6 +11,11 @@ import yaml
 from kubectl_rig import GROUP, HOLDFAST, TEAM, Installation, until
 from patience import patient
 
+from holdfast.api.errors import HoldfastError
+from holdfast.cli.cluster.clustersite import ClusterSite
+from holdfast.cli.rounds.rollback import ImageRollback
+from holdfast.cli.target import Target
+
 JOB = "gpt"
 VIEWER, ON_CALL, STRANGER, HALF, MEMBER = "vera", "olga", "bob", "hal", "mia"
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(180)]
@@ -66,6 +71,35 @@ def test_every_read_answers(installed: Installation) -> None:
         2,
         "holdfast: incident: 'last' is not accepted; this job has had no incident\n",
     )
+
+
+def test_a_postmortem_is_written_and_a_round_that_told_nothing_is_not_gone_back_to(
+    installed: Installation,
+) -> None:
+    said = installed.run(VIEWER, "holdfast", "postmortem", "--since", "1h", "--job", JOB, "-n", TEAM)
+    assert said.code == 0, said.err
+    assert said.out.startswith(f"# Incidents of {TEAM}/{JOB} since ")
+    assert "There was none." in said.out
+    assert "Figures over time: the console holdfast-console:http does not answer" in said.out
+    assert installed.run(VIEWER, "holdfast", "rounds", JOB, "-n", TEAM).code == 0
+    said = installed.run(VIEWER, "holdfast", "rollback", "1", "--yes", "--job", JOB, "-n", TEAM)
+    assert (said.code, said.out) == (2, "")
+    assert "those that told how they were started: none" in said.err
+
+
+def test_an_image_is_only_changed_where_it_is_the_one_that_was_seen(installed: Installation) -> None:
+    """The patch of a rollback, by the API server: whole or not at all, and never over somebody else's change."""
+    admin = Target(kubeconfig=installed.server.admin_kubeconfig(), namespace=TEAM)
+    jobs = ClusterSite(admin).jobs()
+    spec = jobs.document(f"{TEAM}/{JOB}")["spec"]
+    container = spec["template"]["spec"]["containers"][0]
+    now, then = container["image"], f"{container['image']}-before"
+    with pytest.raises(HoldfastError):
+        jobs.patch(f"{TEAM}/{JOB}", ImageRollback(container["name"], 0, "another", then).patch)
+    assert jobs.document(f"{TEAM}/{JOB}")["spec"] == spec
+    jobs.patch(f"{TEAM}/{JOB}", ImageRollback(container["name"], 0, now, then).patch)
+    assert jobs.document(f"{TEAM}/{JOB}")["spec"]["template"]["spec"]["containers"][0]["image"] == then
+    jobs.patch(f"{TEAM}/{JOB}", ImageRollback(container["name"], 0, then, now).patch)
 
 
 def test_the_runbook_says_why_a_job_does_not_start_and_what_to_type_next(installed: Installation) -> None:

@@ -113,9 +113,10 @@ def test_what_a_user_gave_the_trainer_stays_beside_what_is_added() -> None:
     assert (trainer["image"], trainer["workingDir"]) == ("registry.example/train:1", "/work")
     assert "args" not in trainer
     assert [each["name"] for each in trainer["env"]] == [
-        *("HOLDFAST_MEMBER", "HOLDFAST_NODE", "HOLDFAST_POD_IP", "WANDB_MODE")
+        *("HOLDFAST_MEMBER", "HOLDFAST_NODE", "HOLDFAST_POD_IP", "HOLDFAST_IMAGE", "WANDB_MODE")
     ]
-    assert {each["name"] for each in trainer["env"][:3]} <= RESERVED_ENVIRONMENT
+    assert {each["name"] for each in trainer["env"][:4]} <= RESERVED_ENVIRONMENT
+    assert trainer["env"][3]["value"] == trainer["image"], "a round can tell what it was made of"
     assert {each["mountPath"]: each["name"] for each in trainer["volumeMounts"]} == {
         "/data": "data",
         "/opt/holdfast": "holdfast-launcher",
