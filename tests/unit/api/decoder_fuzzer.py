@@ -211,7 +211,9 @@ TARGETS: Mapping[str, Target] = {
     "whoami": _written(Whoami, Whoami("me", ("view",), ("ns",))),
     "to link lead": _written(ToLead, Joined("n", 4711), Done(Measured(one="n", other="m", rate=1e9))),
     "to link member": _written(
-        ToMember, Turn("m", True, "10.0.0.1", 4711, "t", 4.0), Ended(Judged(Verdict.FAILED, {"n": "dead"}))
+        ToMember,
+        Turn("m", calls=True, host="10.0.0.1", port=4711, token="t", seconds=4.0),
+        Ended(Judged(Verdict.FAILED, {"n": "dead"})),
     ),
     "to agent": _packed(ToAgent),
     "to operator": _packed(ToOperator),
