@@ -11,8 +11,8 @@ import msgspec
 from holdfast.agent.linktest.judgement import Judged, Measured, judge
 from holdfast.agent.linktest.measurement import SILENT_S
 from holdfast.agent.linktest.schedule import Pair, rounds
-from holdfast.agent.linktest.wire import LINE_MAX, Done, Ended, Joined, ToLead, ToMember, Turn
-from holdfast.api.decoding import decode_json
+from holdfast.agent.linktest.wire import LINE_MAX, TO_LEAD, Done, Ended, Joined, ToMember, Turn
+from holdfast.api.decoding import decode
 from holdfast.api.errors import InvalidInput, Malformed, Problem, Unavailable
 from holdfast.api.selftest import Verdict
 
@@ -82,7 +82,7 @@ class Lead:
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            joined = decode_json(await asyncio.wait_for(reader.readline(), _JOIN_S), ToLead)
+            joined = decode(TO_LEAD, await asyncio.wait_for(reader.readline(), _JOIN_S))
         except (TimeoutError, ValueError, Malformed, OSError):
             writer.close()
             return
@@ -122,7 +122,7 @@ class Lead:
         """The member's word that its turn is over; None when it is silent for too long, or gone."""
         limit_s = 2 * self._order.seconds + 4 * SILENT_S
         try:
-            answer = decode_json(await asyncio.wait_for(member.reader.readline(), limit_s), ToLead)
+            answer = decode(TO_LEAD, await asyncio.wait_for(member.reader.readline(), limit_s))
         except (TimeoutError, ValueError, Malformed, OSError):
             member.writer.close()  # what it says later would be taken for the answer to another turn
             return None

@@ -8,8 +8,8 @@ import msgspec
 
 from holdfast.agent.linktest.judgement import Judged
 from holdfast.agent.linktest.measurement import answer, call
-from holdfast.agent.linktest.wire import LINE_MAX, Done, Ended, Joined, ToMember, Turn
-from holdfast.api.decoding import decode_json
+from holdfast.agent.linktest.wire import LINE_MAX, TO_MEMBER, Done, Ended, Joined, Turn
+from holdfast.api.decoding import decode
 from holdfast.api.errors import Unavailable
 
 _CALL_AGAIN_S: Final = 0.2
@@ -27,7 +27,7 @@ def take_part(node: str, lead: tuple[str, int], address: str, wait_s: float) -> 
         with line, line.makefile("rb", buffering=1 << 16) as lines:
             _send(line, Joined(node, door.getsockname()[1], address))
             while heard := lines.readline(LINE_MAX):
-                message = decode_json(heard, ToMember)
+                message = decode(TO_MEMBER, heard)
                 if isinstance(message, Ended):
                     return message.judged
                 _send(line, _turn(node, message, door))
