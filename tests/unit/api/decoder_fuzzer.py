@@ -30,6 +30,8 @@ from holdfast.agent.kernel.source import parse_line, parse_record
 from holdfast.agent.launch.forking import FromWarmParent, ToWarmParent
 from holdfast.agent.launch.logs import WorkerRun
 from holdfast.agent.launch.settings import Claims, bound_to
+from holdfast.agent.linktest.judgement import Judged, Measured
+from holdfast.agent.linktest.wire import Done, Ended, Joined, ToLead, ToMember, Turn
 from holdfast.agent.memberfile import Member
 from holdfast.agent.selftest.station import FromStation
 from holdfast.agent.sensors.cloud_notice import NotNotice, aws_rebalance_notice, aws_spot_notice, azure_notices
@@ -208,6 +210,12 @@ TARGETS: Mapping[str, Target] = {
         Told, Pulse(1.0), JobGone("ns/j"), PlacesTold("ns/j", 1, 1, 1, ("n",), ("",), (), b"")
     ),
     "whoami": _written(Whoami, Whoami("me", ("view",), ("ns",))),
+    "to link lead": _written(ToLead, Joined("n", 4711), Done(Measured(one="n", other="m", rate=1e9))),
+    "to link member": _written(
+        ToMember,
+        Turn("m", calls=True, host="10.0.0.1", port=4711, token="t", seconds=4.0),
+        Ended(Judged(Verdict.FAILED, {"n": "dead"})),
+    ),
     "to agent": _packed(ToAgent),
     "to operator": _packed(ToOperator),
     "worker": _packed(FromWorker, Attached(7), Entered(3)),

@@ -11,8 +11,9 @@ import msgspec
 from holdfast.agent.linktest.judgement import Judged, Measured, judge
 from holdfast.agent.linktest.measurement import SILENT_S
 from holdfast.agent.linktest.schedule import Pair, rounds
-from holdfast.agent.linktest.wire import LINE_MAX, Done, Ended, Joined, ToLead, ToMember, Turn
-from holdfast.api.errors import InvalidInput, Problem, Unavailable
+from holdfast.agent.linktest.wire import LINE_MAX, TO_LEAD, Done, Ended, Joined, ToMember, Turn
+from holdfast.api.decoding import decode
+from holdfast.api.errors import InvalidInput, Malformed, Problem, Unavailable
 from holdfast.api.selftest import Verdict
 
 _JOIN_S: Final = 10.0  # from a call to its first line
@@ -81,8 +82,8 @@ class Lead:
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            joined = msgspec.json.decode(await asyncio.wait_for(reader.readline(), _JOIN_S), type=ToLead)
-        except (TimeoutError, ValueError, OSError):
+            joined = decode(TO_LEAD, await asyncio.wait_for(reader.readline(), _JOIN_S))
+        except (TimeoutError, ValueError, Malformed, OSError):
             writer.close()
             return
         if not isinstance(joined, Joined) or joined.node in self._members or self._complete.is_set():
@@ -121,8 +122,8 @@ class Lead:
         """The member's word that its turn is over; None when it is silent for too long, or gone."""
         limit_s = 2 * self._order.seconds + 4 * SILENT_S
         try:
-            answer = msgspec.json.decode(await asyncio.wait_for(member.reader.readline(), limit_s), type=ToLead)
-        except (TimeoutError, ValueError, OSError):
+            answer = decode(TO_LEAD, await asyncio.wait_for(member.reader.readline(), limit_s))
+        except (TimeoutError, ValueError, Malformed, OSError):
             member.writer.close()  # what it says later would be taken for the answer to another turn
             return None
         return answer if isinstance(answer, Done) else None

@@ -8,7 +8,8 @@ import msgspec
 
 from holdfast.agent.linktest.judgement import Judged
 from holdfast.agent.linktest.measurement import answer, call
-from holdfast.agent.linktest.wire import LINE_MAX, Done, Ended, Joined, ToMember, Turn
+from holdfast.agent.linktest.wire import LINE_MAX, TO_MEMBER, Done, Ended, Joined, Turn
+from holdfast.api.decoding import decode
 from holdfast.api.errors import Unavailable
 
 _CALL_AGAIN_S: Final = 0.2
@@ -18,14 +19,15 @@ def take_part(node: str, lead: tuple[str, int], address: str, wait_s: float) -> 
     """Join, measure until the test is over, and return what it came to.
 
     The lead is waited for `wait_s` seconds. `address`: where partners reach this node; empty: from where the lead
-    sees it come. Raises Unavailable when the lead is not there, or goes.
+    sees it come. Raises Unavailable when the lead is not there, or
+    goes, and Malformed when what answers there is no lead.
     """
     with socket.create_server((address, 0), family=socket.AF_INET, backlog=16) as door:
         line = _called(lead, wait_s)
         with line, line.makefile("rb", buffering=1 << 16) as lines:
             _send(line, Joined(node, door.getsockname()[1], address))
             while heard := lines.readline(LINE_MAX):
-                message = msgspec.json.decode(heard, type=ToMember)
+                message = decode(TO_MEMBER, heard)
                 if isinstance(message, Ended):
                     return message.judged
                 _send(line, _turn(node, message, door))

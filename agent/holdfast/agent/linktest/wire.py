@@ -1,5 +1,7 @@
 """What the lead of a link test and its members say to each other: one JSON object a line."""
 
+from typing import Final
+
 import msgspec
 
 from holdfast.agent.linktest.judgement import Judged, Measured
@@ -43,3 +45,5 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
 
 ToLead = Joined | Done
 ToMember = Turn | Ended
+TO_LEAD: Final[msgspec.json.Decoder[ToLead]] = msgspec.json.Decoder(ToLead)
+TO_MEMBER: Final[msgspec.json.Decoder[ToMember]] = msgspec.json.Decoder(ToMember)
