@@ -80,6 +80,7 @@ class WorkerExited(msgspec.Struct, frozen=True, tag=True):
     `raised` is the Python exception that ended it, in one line, and `place` the innermost line of the user's own
     files that it came through; both are empty when none was seen. `began`: the process had shown a sign of
     training. `own_limit`: the kernel killed it because its pod had reached the memory limit of its own.
+    `trace` is equal for exceptions of one class that came through the same lines; empty without one.
     """
 
     round: Whole
@@ -92,6 +93,7 @@ class WorkerExited(msgspec.Struct, frozen=True, tag=True):
     place: Text = ""
     began: bool = False
     own_limit: bool = False
+    trace: Name = ""
 
 
 class CollectiveFailed(msgspec.Struct, frozen=True, tag=True):

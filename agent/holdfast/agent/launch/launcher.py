@@ -335,6 +335,7 @@ class Launcher:
             raised.text if raised else logs.tail(written),
             raised=raised.exception if raised else "",
             place=raised.place if raised else "",
+            trace=raised.trace if raised else "",
             own_limit=message.signal == signal.SIGKILL and self._memory_limit.has_killed(),
         )
         completed = last_completed(self._settings.run_dir / record_file_name(start.local_rank))
