@@ -105,6 +105,17 @@ class CollectiveFailed(msgspec.Struct, frozen=True, tag=True):
     error: Text = ""
 
 
+class ProcessesSpawned(msgspec.Struct, frozen=True, tag=True):
+    """A worker of `round`, of a script that publishes no steps, waits for processes that it started itself with
+    `torch.multiprocessing.spawn`: it called that at `place` ("train.py:30 in main") a while ago, for so many.
+    """
+
+    round: Whole
+    rank: Rank
+    processes: Whole
+    place: Text = ""
+
+
 class TrainingBegan(msgspec.Struct, frozen=True, tag=True):
     """A local worker of `round`, of a script that publishes no steps, has shown its first sign of training.
 
@@ -238,6 +249,7 @@ FromLauncher = (
     | WorkerExited
     | CollectiveFailed
     | TrainingBegan
+    | ProcessesSpawned
     | WorkersFinished
     | CheckpointCommitted
     | CheckpointsStored

@@ -65,9 +65,7 @@ def test_processes_that_a_script_spawns_itself_are_told_of_and_training_goes_on(
     story = running(2)
     before = story.round.number
     cause = "the script starts processes of its own (torch.multiprocessing.spawn at train.py:30)"
-    story.find(
-        FindingKind.USER_CODE, 1, subject=Subject(JOB, rank=0), cause=cause, fix=FIX, asks=XidAction.WATCH
-    )
+    story.find(FindingKind.USER_CODE, 1, subject=Subject(JOB, rank=0), cause=cause, fix=FIX, asks=XidAction.WATCH)
     assert (story.incident.state, story.incident.rung) == (IncidentState.PAGED, Rung.PAGE)
     assert (story.state.phase, story.round.number) == (JobPhase.RUNNING, before)
 

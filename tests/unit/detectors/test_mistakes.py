@@ -13,7 +13,7 @@ USAGE = "usage: train.py [-h] [--lr LR]\ntrain.py: error: unrecognized arguments
 
 
 def made(*exits: dict[str, object], at: float = 10.0, wait_s: float = 20.0) -> list[Finding]:
-    """What is found of a round of two nodes of two ranks, of which these end before any sign, and after the wait."""
+    """What is found of a round of two nodes of two ranks, of which these end before any sign of training."""
     detector = ProcessExitDetector(policy())
     detector.observe(started(), 0.0)
     found = [each for given in exits for each in detector.observe(exited(**{"began": False, **given}), at)]  # type: ignore[arg-type]

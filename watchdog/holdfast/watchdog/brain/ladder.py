@@ -56,7 +56,7 @@ class Decision(msgspec.Struct, frozen=True):
     `amounts_to` is what the finding means in the light of those before it. `rewinds`: the next round restores what
     was verified; `tests` are members whose devices are tested before it. `along` are nodes that leave with
     `evict`, `tests_later` members whose devices are tested when their workers have next left a round.
-    `notifies`: a human is to hear of it, while healing goes on; `goes_on`: a human is asked, and nothing is changed.
+    `notifies`: a human is to hear of it, while healing goes on; `goes_on`: a human is asked, nothing else.
     """
 
     rung: Rung
@@ -476,8 +476,8 @@ def crash_loop(failures: tuple[Failure, ...], policy: Policy) -> tuple[float, st
 
     A failure that all ranks share is in what they share: the script, its arguments, its environment; so is a rank
     that ends before the others, and one whose exception came from the same lines twice before it trained. It is
-    tried again once, in case a file system or a name service was late, and no more. Judged is the journaled history: a watchdog that restarts in the middle of a crash loop must not start
-    counting anew.
+    tried again once, in case a file system or a name service was late, and no more. Judged is the journaled
+    history: a watchdog that restarts in the middle of a crash loop must not start counting anew.
     """
     count = len(failures)
     if count <= 1:

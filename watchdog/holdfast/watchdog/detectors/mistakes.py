@@ -12,11 +12,11 @@ from typing import Final
 
 from holdfast.api.membership import WorkerExited
 
-# Source: https://docs.python.org/3/library/argparse.html#argparse.ArgumentParser.error (status 2); click and shells
-# end with it as well.
+# Source: https://docs.python.org/3/library/argparse.html#argparse.ArgumentParser.error (status 2); click and
+# shells end with it as well.
 USAGE_CODE: Final = 2
 _USAGE: Final = re.compile(r"^usage: |: error: |^Error: |^Usage: ", re.MULTILINE)
-# What a script raises while it reads its own files and libraries. A broken disk or mount brings about each of them.
+# What a script raises while it reads its own files and libraries. A broken disk or mount brings about each.
 _LOADING: Final = re.compile(
     r"^(?:[\w.]+\.)?(?:ModuleNotFoundError|ImportError|SyntaxError|IndentationError|TabError|FileNotFoundError"
     r"|NotADirectoryError|PermissionError|ZipImportError|EOFError|UnicodeDecodeError)\b"

@@ -61,8 +61,8 @@ KILLINGS_REMEMBERED = 16
 # later than others: beyond the least, a quarter of what the first one took.
 ALIKE_S_MIN = 2.0
 ALIKE_SHARE = 0.25
-# Of what is loaded from disks, which are of different speed on different nodes, as much again as the first one took:
-# the node is named if it stays alone.
+# Of what is loaded from disks, which are not equally fast on all nodes, as much again as the first one took: the
+# node is named if it stays alone.
 ALIKE_LOADING_SHARE = 1.0
 # And after it: ranks that trained are within a step of each other, and their interpreters end within this.
 ALIKE_TRAINED_S = 1.0
