@@ -20,7 +20,7 @@ __all__ = ["pytest_addoption"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    os.environ.setdefault("HOLDFAST_CACHE", tempfile.mkdtemp(prefix="holdfast-cache-"))  # nobody learns from a test
+    os.environ.setdefault("HOLDFAST_CACHE", tempfile.mkdtemp(prefix="holdfast-cache-"))
     os.environ.setdefault("HOLDFAST_CONSOLE", "0")  # of runs on this machine: those that test it ask for it
     watch_times(config)
     watch_proofs(config)

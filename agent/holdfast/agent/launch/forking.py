@@ -24,6 +24,11 @@ class Preload(StrEnum):
     NOTHING = "nothing"
 
 
+def preload_for(kind: EntrypointKind) -> Preload:
+    """Whether a warm parent imports torch for such an entry point."""
+    return Preload.NOTHING if kind is EntrypointKind.PROGRAM else Preload.TORCH
+
+
 class Fork(msgspec.Struct, frozen=True, tag=True):
     """Launcher: start a worker. Answered with `Forked` or `NotForked` under the same `ticket`.
 

@@ -24,14 +24,13 @@ from holdfast.agent.launch import firstsign, forking, logs
 from holdfast.agent.launch.connection import Connection
 from holdfast.agent.launch.control import ControlServer
 from holdfast.agent.launch.ending import MemoryLimit, last_completed, raised_in
+from holdfast.agent.launch.habits import ScriptHabits
 from holdfast.agent.launch.host import ReservedPorts
-from holdfast.agent.launch.importlog import ImportLogs
-from holdfast.agent.launch.learned import LearnedImports
 from holdfast.agent.launch.localset import Effect, KillWorker, LocalSet, Report, Start, StartTest, TellWorker
 from holdfast.agent.launch.memoryfolder import folder_of
 from holdfast.agent.launch.processes import TestProcess, error_file, worker_environment
 from holdfast.agent.launch.settings import LauncherSettings
-from holdfast.agent.launch.spawned import LOOK_INTERVAL_S, SpawnCall, Spawns
+from holdfast.agent.launch.spawned import SpawnCall
 from holdfast.agent.launch.stacks import StackTaker
 from holdfast.agent.launch.testing import Testing
 from holdfast.agent.launch.transfer import Transfer
@@ -135,18 +134,15 @@ class Launcher:
         self._control = ControlServer(
             run_dir=settings.run_dir, on_message=self._take_from_worker, on_detached=self._set.detached
         )
-        is_program = settings.entrypoint.kind is forking.EntrypointKind.PROGRAM
-        self._imports = LearnedImports(
-            settings.preload, settings.entrypoint, settings.environment, settings.run_dir
-        )
-        self._spawns = Spawns(settings.run_dir, self._take_spawned, clock=_seconds_since_1970)
-        self._import_logs = ImportLogs(settings.run_dir, self._take_imports)
         self._parents = WarmParents(
-            preload=forking.Preload.NOTHING if is_program else forking.Preload.TORCH,
+            preload=forking.preload_for(settings.entrypoint.kind),
             environment=settings.environment,
             run_dir=settings.run_dir,
             on_message=self._take_from_warm_parent,
-            on_left=self._imports.leave,
+            on_left=lambda worked: self._habits.leave(worked),
+        )
+        self._habits = ScriptHabits(
+            settings, season=self._parents.season, on_spawned=self._take_spawned, clock=_seconds_since_1970
         )
         self._connection = Connection(
             settings.watchdog,
@@ -186,8 +182,7 @@ class Launcher:
                     self._parents.run(),
                     _every(logs.TEE_INTERVAL_S, self._follower.copy),
                     _every(firstsign.LOOK_INTERVAL_S, self._signs.look),
-                    _every(firstsign.LOOK_INTERVAL_S, self._import_logs.look),
-                    _every(LOOK_INTERVAL_S, self._spawns.look),
+                    _every(firstsign.LOOK_INTERVAL_S, self._habits.look),
                     _every(logs.TRIM_INTERVAL_S, self._logs.trim),
                     self._connection.run(),
                 ):
@@ -297,8 +292,7 @@ class Launcher:
             self._connection.report(msgspec.structs.replace(message, rank=rank))
         elif isinstance(message, Attached):
             self._signs.forget(worker)  # its rank record tells of its steps
-            self._import_logs.trains(worker)
-            self._spawns.forget(worker)
+            self._habits.attached(worker)
             self._do(self._set.attached(worker, time.monotonic()))
         else:
             self._do(self._set.heard(worker, message, time.monotonic()))
@@ -307,7 +301,7 @@ class Launcher:
         match message:
             case forking.Ready(warm=True):
                 self._connection.report(Warmed())
-                self._parents.season(self._imports.wanted)
+                self._parents.season(self._habits.wanted)
             case forking.Ready():
                 log.warning("workers start cold reason=%s", message.reason)
             case forking.Forked() if self._testing.has_ticket(message.ticket):
@@ -334,13 +328,11 @@ class Launcher:
         if self._settings.tee.includes(start.local_rank):
             self._follower.follow(pid, path, rank=rank, round_=round_, offset=offset)
         self._signs.watch(pid, port=start.round.endpoint.port, log=path, offset=offset)
-        self._spawns.watch(pid)
-        if self._imports.learns and start.local_rank == 0:  # what one imports, the others do
-            self._import_logs.watch(pid)
+        self._habits.watch(pid, start.local_rank)
         self._do(self._set.started(message.ticket, pid, time.monotonic()))
 
     def _take_sign(self, pid: int) -> None:
-        self._import_logs.trains(pid)
+        self._habits.trains(pid)
         self._do(self._set.showed_sign(pid))
 
     def _take_spawned(self, pid: int, call: SpawnCall) -> None:
@@ -350,17 +342,12 @@ class Launcher:
         log.warning("the script starts processes of its own count=%d at=%s", call.processes, call.place)
         self._connection.report(ProcessesSpawned(slot.round, slot.rank, call.processes, call.place))
 
-    def _take_imports(self, names: Iterable[str]) -> None:
-        if self._imports.learn(names):
-            self._parents.season(self._imports.wanted)
-
     def _take_ended(self, message: forking.Ended) -> None:
         """Tell the watchdog, and this node's log, how the worker ended and what it left that explains it."""
         worker = self._workers.pop(message.pid, None)
         self._follower.finish(message.pid)
         self._signs.forget(message.pid)
-        self._import_logs.ended(message.pid)
-        self._spawns.ended(message.pid)
+        self._habits.ended(message.pid)
         self._stacks.forget(message.pid)
         if worker is None:
             return
@@ -460,7 +447,7 @@ class Launcher:
             ),
             cwd=os.getcwd(),
             log=str(path),
-            learns=self._imports.learns and start.local_rank == 0,
+            learns=self._habits.learns_from(start.local_rank),
         )
         self._parents.fork(request)
 

@@ -19,7 +19,6 @@ from holdfast.api.decoding import decode_json
 from holdfast.api.errors import Malformed
 from holdfast.api.stacks import is_own, place_of
 
-LOOK_INTERVAL_S: Final = 1.0
 LASTS_S: Final = 60.0
 """Work that is shared out to processes for less long is no training: data that are prepared, as a rule."""
 _MODULES: Final = ("torch.multiprocessing.spawn", "torch.multiprocessing")
@@ -101,7 +100,7 @@ class Spawns:
             note_file(self._run_dir, pid).unlink()
 
     def look(self) -> None:
-        """Look at each once; called every `LOOK_INTERVAL_S`."""
+        """Look at each once; called every second or so."""
         for pid in tuple(self._watched):
             path = note_file(self._run_dir, pid)
             with contextlib.suppress(OSError, Malformed):

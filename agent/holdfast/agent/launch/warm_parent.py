@@ -228,8 +228,8 @@ def preload() -> str:
 def season(path: Path, environment: Mapping[str, str]) -> int:
     """Import what the list at `path` wants, and count the modules.
 
-    A package that this process must not hold is written into the list, and the process starts itself anew, with the
-    environment that it had: nothing else takes back what an import has done.
+    A package that this process must not hold is written into the list, and the process starts itself anew, with
+    the environment that it had: nothing else takes back what an import has done.
     """
     wanted = read_list(path)
     if len(wanted.left) > LEFT_MAX:
@@ -246,9 +246,7 @@ def season(path: Path, environment: Mapping[str, str]) -> int:
     return trial.loaded
 
 
-def prepared(
-    wanted: forking.Preload, path: Path | None, environment: Mapping[str, str]
-) -> forking.Ready:
+def prepared(wanted: forking.Preload, path: Path | None, environment: Mapping[str, str]) -> forking.Ready:
     """Import what is wanted, and say what came of it. `environment` is the one that the process was given."""
     if wanted is forking.Preload.NOTHING:
         return forking.Ready(warm=True)
@@ -265,7 +263,7 @@ def prepared(
     return forking.Ready(warm=not reason, reason=reason, loaded=loaded, files=files, stamp=stamp_of(files))
 
 
-def main(descriptor: int, wanted: forking.Preload, path: Path | None) -> None:
+def main(descriptor: int, wanted: forking.Preload, path: Path | None = None) -> None:
     """Preload, serve, and end every worker before ending. `path` is the list's file, None without one."""
     # `python -m` puts the working directory first on the path; a worker puts its own there.
     del sys.path[0]

@@ -67,7 +67,8 @@ def read_script(path: Path) -> Script:
     if not path.is_file():
         raise InvalidInput(Problem("SCRIPT", str(path), f"there is no such file; {_FIX}"))
     waiting, seen = deque([path]), {path}
-    readers, refused = [], []
+    readers: list[_Reader] = []
+    refused: list[str] = []
     while waiting and len(readers) < FILES_MAX:
         file = waiting.popleft()
         reader = _Reader(file.name)
