@@ -25,7 +25,7 @@ from figure import Figure, measured, publish
 
 Found = TypeVar("Found")
 WITHIN_S: Final = 240.0
-SHARE: Final = 0.8
+SHARE: Final = 0.25
 """Of the time without: what is imported by torch alone, and what the Trainer does after it, is in both."""
 SCRIPT: Final = """
 import os, sys, time
