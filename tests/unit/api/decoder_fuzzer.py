@@ -29,9 +29,11 @@ from holdfast.agent.kernel.message import parse_message
 from holdfast.agent.kernel.source import parse_line, parse_record
 from holdfast.agent.launch.forking import FromWarmParent, ToWarmParent
 from holdfast.agent.launch.logs import WorkerRun
+from holdfast.agent.launch.preload import PreloadList
 from holdfast.agent.launch.settings import Claims, bound_to
 from holdfast.agent.linktest.judgement import Judged, Measured
 from holdfast.agent.linktest.wire import Done, Ended, Joined, ToLead, ToMember, Turn
+from holdfast.agent.launch.spawned import SpawnCall
 from holdfast.agent.memberfile import Member
 from holdfast.agent.selftest.station import FromStation
 from holdfast.agent.sensors.cloud_notice import NotNotice, aws_rebalance_notice, aws_spot_notice, azure_notices
@@ -236,6 +238,8 @@ TARGETS: Mapping[str, Target] = {
     "run's history": Target(runhistory.decode, (Damaged,), (_HISTORY.encode(2),), runhistory._File),
     "rehearsal": _written(Rehearsal, Rehearsal("file:///c", "/tmp/a", 7, Look(7, "blocks.0"))),
     "observation": _written(Seen, Seen(7, Kind.LEAVE, "blocks.0", 1, "ab", "cd", "'tanh'")),
+    "imports list": _written(PreloadList, PreloadList(("transformers",), {"x": "it starts a process"})),
+    "spawned": _written(SpawnCall, SpawnCall("train.py:3 in main", 8)),
     "member file": _written(Member, Member("ns/j", "m", "n", "b", 4026531836)),
     "own token": Target(_read_token, (), (b'{"kubernetes.io":{"pod":{"name":"p"},"node":{"name":"n"}}}',), Claims),
     "token's end": Target(_read_expiry, (), (b'{"exp": 1795584475}',), dict[str, object]),

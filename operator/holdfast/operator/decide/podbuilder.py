@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from holdfast.api.bounds import LEARNED
 from holdfast.api.errors import InvalidSpec
 from holdfast.api.metadata import API_VERSION
 from holdfast.api.runmanifest import IMAGE_VARIABLE
@@ -184,6 +185,7 @@ def _spec(job: TrainingJob, options: Options, template: Template, avoided: Seque
 
 def _command(job: TrainingJob, options: Options, grace_s: int) -> list[str]:
     interval_s = job.spec.fault_policy.heartbeat.interval.total_seconds()
+    preload = job.spec.startup.preload
     return [
         *("python3", f"{LAUNCHER_PATH}/launch"),
         *("--rdzv-endpoint", options.watchdog, "--rdzv-id", job.id),
@@ -191,6 +193,8 @@ def _command(job: TrainingJob, options: Options, grace_s: int) -> list[str]:
         *("--run-dir", RUN_PATH, "--token-file", TOKEN_FILE),
         *("--nproc-per-node", str(job.spec.local_size())),
         *("--leave-grace", str(max(0, grace_s - LEAVING_S)), "--heartbeat-interval", f"{interval_s:g}"),
+        # Not where it is what a launcher does unasked: the image's may be of an earlier version.
+        *(("--preload", ",".join(preload)) if preload != (LEARNED,) else ()),
         # Kubernetes would read $(NAME) in a command; on one machine nobody does. The same job means the same.
         *(part.replace("$", "$$") for part in job.spec.entrypoint),
     ]
