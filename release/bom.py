@@ -4,7 +4,7 @@
     python release/bom.py image holdfast/operator:0.1.0 ROOT_FOLDER
 
 Of the wheel: itself, and what its dependencies and extras are where this runs: the versions that the tests run
-with. Of an image: every Python distribution and every Debian package that is installed in its file system. The same
+with. Of an image: every Python distribution and every Debian package that is installed in its file system. Equal
 content gives the same document: its number is made of it, and its time is the commit's.
 Source: https://cyclonedx.org/docs/1.6/json/ and https://github.com/package-url/purl-spec
 """
@@ -26,6 +26,7 @@ from packaging.utils import canonicalize_name
 
 NAMESPACE = uuid.UUID("0b7d1f0e-5b0e-5b52-9f0a-0f2f2f6f2a11")  # of our documents' numbers
 DPKG_STATUS = "var/lib/dpkg/status"
+OS_RELEASE = ("etc/os-release", "usr/lib/os-release")
 LICENSE_CHARACTERS_MAX = 200  # older packages put the whole text where its name belongs
 
 
@@ -132,14 +133,12 @@ def debian_components(root: Path) -> Iterator[Component]:
     status = root / DPKG_STATUS
     if not status.is_file():
         return
-    release = (root / "etc" / "os-release").read_text()
-    distro = "".join(
-        re.findall(r'^ID="?([\w.-]+)', release, re.M)
-        + ["-"]
-        + re.findall(r'^VERSION_ID="?([\w.]+)', release, re.M)
-    )
+    places = (root / place for place in OS_RELEASE)
+    release = next((place.read_text() for place in places if place.is_file()), "")
+    stated = dict(re.findall(r'^(\w+)="?([^"\n]*)', release, re.MULTILINE))
+    distro = f"{stated.get('ID', 'debian')}-{stated.get('VERSION_ID', '')}"
     for entry in status.read_text(errors="replace").split("\n\n"):
-        fields = dict(re.findall(r"^([A-Z][\w-]*): (.*)$", entry, re.M))
+        fields = dict(re.findall(r"^([A-Z][\w-]*): (.*)$", entry, re.MULTILINE))
         if not fields.get("Status", "").endswith(" installed"):
             continue
         name, stated, machine = fields["Package"], fields["Version"], fields["Architecture"]

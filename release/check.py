@@ -1,4 +1,4 @@
-"""Installs what was built as a user does, and runs it: the wheel, then the sdist, each in an environment of its own.
+"""Installs what was built as a user does, and runs it: wheel and sdist, each in an environment of its own.
 
     python release/check.py [--from dist] [--steps 100] [--skip-sdist]
 

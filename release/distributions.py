@@ -2,8 +2,8 @@
 
     python release/distributions.py [--into dist]
 
-The wheel is built from the unpacked sdist, so that what whoever builds from source gets is what was tested. Every time
-in the archives is that of the last commit, or SOURCE_DATE_EPOCH where the environment says one.
+The wheel is built from the unpacked sdist, so that what whoever builds from source gets is what was tested. Every
+time in the archives is that of the last commit, or SOURCE_DATE_EPOCH where the environment says one.
 Source: https://reproducible-builds.org/docs/source-date-epoch/
 """
 
