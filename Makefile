@@ -47,7 +47,7 @@ dist: $(STAMP)
 
 # The documentation as a site, in build/site; a warning is an error.
 docs: $(STAMP)
-	$(RUN)/python -m mkdocs build --strict $(ARGS)
+	NO_MKDOCS_2_WARNING=1 $(RUN)/python -m mkdocs build --strict $(ARGS)
 
 # All of that and the chart and images, with bills of materials and checksums. ARGS="-- --prefix registry.example/holdfast/"
 release: $(STAMP)

@@ -3,7 +3,7 @@
     python release/bom.py wheel dist/holdfast-0.1.0-py3-none-any.whl
     python release/bom.py image holdfast/operator:0.1.0 ROOT_FOLDER
 
-Of the wheel: itself, and what its dependencies and extras are where this runs: the versions that the tests run
+Of the wheel: what it carries of others, and what its dependencies and extras are where this runs: the versions that the tests run
 with. Of an image: every Python distribution and every Debian package that is installed in its file system. Equal
 content gives the same document: its number is made of it, and its time is the commit's.
 Source: https://cyclonedx.org/docs/1.6/json/ and https://github.com/package-url/purl-spec
@@ -12,7 +12,9 @@ Source: https://cyclonedx.org/docs/1.6/json/ and https://github.com/package-url/
 import argparse
 import json
 import re
+import tempfile
 import uuid
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,8 +27,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 NAMESPACE = uuid.UUID("0b7d1f0e-5b0e-5b52-9f0a-0f2f2f6f2a11")  # of our documents' numbers
+VENDORED = "**/static/vendor/*/README.md"  # says what of npm is carried, and which version
 DPKG_STATUS = "var/lib/dpkg/status"
 OS_RELEASE = ("etc/os-release", "usr/lib/os-release")
+CARRIED = re.MULTILINE | re.DOTALL
 LICENSE_CHARACTERS_MAX = 200  # older packages put the whole text where its name belongs
 
 
@@ -125,7 +129,22 @@ def image_components(root: Path) -> list[Component]:
     """Of an unpacked file system: its Python distributions, wherever they lie, and its Debian packages."""
     folders = sorted({path.parent for path in root.rglob("*.dist-info")})
     found = {of_distribution(each) for folder in folders for each in distributions(path=[str(folder)])}
-    return sorted(found | set(debian_components(root)))
+    carried = {each for folder in folders for each in vendored_components(folder)}
+    return sorted(found | set(debian_components(root)) | carried)
+
+
+def vendored_components(folder: Path) -> Iterator[Component]:
+    """Scripts for the browser that a part carries as files: what their README names. Raises ValueError."""
+    for readme in sorted(folder.glob(VENDORED)):
+        said = re.search(
+            r"^Version ([\w.]+) of .*npm package\s`([\w@/-]+)`.*licence \(([\w.-]+),", readme.read_text(), CARRIED
+        )
+        if said is None:
+            raise ValueError(
+                f"{readme}: it says not `Version N of ... the npm package NAME ... licence (NAME, FILE)`"
+            )
+        stated, name, licence = said.groups()
+        yield Component(f"pkg:npm/{name}@{stated}", name, stated, licence)
 
 
 def debian_components(root: Path) -> Iterator[Component]:
@@ -178,7 +197,11 @@ def wheel_bill(wheel: Path) -> dict[str, Any]:
         raise PackageNotFoundError(str(wheel))
     name, stated = found.metadata["Name"], found.version
     subject = {"type": "library", "name": name, "version": stated, "purl": python_purl(name, stated)}
-    return document(subject, wheel_components(found.requires or ()), commit_time())
+    with tempfile.TemporaryDirectory(prefix="holdfast-wheel-") as folder:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder)
+        carried = list(vendored_components(Path(folder)))
+    return document(subject, [*wheel_components(found.requires or ()), *carried], commit_time())
 
 
 def image_bill(image: str, root: Path) -> dict[str, Any]:

@@ -76,6 +76,17 @@ def test_the_same_content_is_the_same_document_and_other_content_another(built: 
     assert [bill[name] for name in ("bomFormat", "specVersion", "version")] == ["CycloneDX", "1.6", 1]
 
 
+def test_what_is_carried_for_the_browser_is_named(built: Distributions, tmp_path: Path) -> None:
+    carried = [each for each in bom.wheel_bill(built.wheel)["components"] if each["purl"].startswith("pkg:npm/")]
+    assert [each["name"] for each in carried] == ["uplot"]
+    assert carried[0]["licenses"] == [{"license": {"name": "MIT"}}]
+    readme = tmp_path / "holdfast" / "console" / "static" / "vendor" / "x" / "README.md"
+    readme.parent.mkdir(parents=True)
+    readme.write_text("# x\n")
+    with pytest.raises(ValueError, match="it says not"):
+        list(bom.vendored_components(tmp_path))
+
+
 def test_what_is_no_wheel_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PackageNotFoundError):
         bom.wheel_bill(tmp_path / "none.whl")
