@@ -3,8 +3,8 @@
     python release/bom.py wheel dist/holdfast-0.1.0-py3-none-any.whl
     python release/bom.py image holdfast/operator:0.1.0 ROOT_FOLDER
 
-Of the wheel: what it carries of others, and what its dependencies and extras are where this runs: the versions that the tests run
-with. Of an image: every Python distribution and every Debian package that is installed in its file system. Equal
+Of the wheel: what it carries of others, and what its dependencies and extras are where this runs: the versions
+that the tests run with. Of an image: every Python distribution and every Debian package that is installed in its file system. Equal
 content gives the same document: its number is made of it, and its time is the commit's.
 Source: https://cyclonedx.org/docs/1.6/json/ and https://github.com/package-url/purl-spec
 """
@@ -30,7 +30,7 @@ NAMESPACE = uuid.UUID("0b7d1f0e-5b0e-5b52-9f0a-0f2f2f6f2a11")  # of our document
 VENDORED = "**/static/vendor/*/README.md"  # says what of npm is carried, and which version
 DPKG_STATUS = "var/lib/dpkg/status"
 OS_RELEASE = ("etc/os-release", "usr/lib/os-release")
-CARRIED = re.MULTILINE | re.DOTALL
+CARRIED = r"^Version ([\w.]+) of .*npm package\s`([\w@/-]+)`.*licence \(([\w.-]+),"
 LICENSE_CHARACTERS_MAX = 200  # older packages put the whole text where its name belongs
 
 
@@ -136,13 +136,9 @@ def image_components(root: Path) -> list[Component]:
 def vendored_components(folder: Path) -> Iterator[Component]:
     """Scripts for the browser that a part carries as files: what their README names. Raises ValueError."""
     for readme in sorted(folder.glob(VENDORED)):
-        said = re.search(
-            r"^Version ([\w.]+) of .*npm package\s`([\w@/-]+)`.*licence \(([\w.-]+),", readme.read_text(), CARRIED
-        )
+        said = re.search(CARRIED, readme.read_text(), re.MULTILINE | re.DOTALL)
         if said is None:
-            raise ValueError(
-                f"{readme}: it says not `Version N of ... the npm package NAME ... licence (NAME, FILE)`"
-            )
+            raise ValueError(f"{readme}: write `Version N of ... the npm package NAME ... licence (NAME, FILE)`")
         stated, name, licence = said.groups()
         yield Component(f"pkg:npm/{name}@{stated}", name, stated, licence)
 

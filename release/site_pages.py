@@ -1,7 +1,7 @@
 """What makes a site of docs/: its navigation, and pages for what the documents link to outside of docs/.
 
 A hook of MkDocs (mkdocs.yml names it). A document links to code and other files of the repository by their paths,
-as whoever reads it in a checkout needs it. There is no such file beside a site, so each becomes a page of it, below
+as whoever reads it in a checkout needs it. Beside a site there is no such file, so each becomes a page, below
 source/, with the file as it is; a folder becomes a list of what is in it.
 Source: https://www.mkdocs.org/user-guide/configuration/#hooks
 """
@@ -134,7 +134,8 @@ def text_of(target: Path) -> str:
     if target.suffix == ".md":
         return text
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
-    return f"{UNSEARCHED}# {target.name}\n\n`{name}`\n\n{fence}{LANGUAGES.get(target.suffix, 'text')}\n{text}\n{fence}\n"
+    language = LANGUAGES.get(target.suffix, "text")
+    return f"{UNSEARCHED}# {target.name}\n\n`{name}`\n\n{fence}{language}\n{text}\n{fence}\n"
 
 
 def _listed(path: Path) -> str:
