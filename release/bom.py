@@ -4,8 +4,8 @@
     python release/bom.py image holdfast/operator:0.1.0 ROOT_FOLDER
 
 Of the wheel: what it carries of others, and what its dependencies and extras are where this runs: the versions
-that the tests run with. Of an image: every Python distribution and every Debian package that is installed in its file system. Equal
-content gives the same document: its number is made of it, and its time is the commit's.
+that the tests run with. Of an image: every Python distribution and every Debian package that is installed in its
+file system. Equal content gives the same document: its number is made of it, and its time is the commit's.
 Source: https://cyclonedx.org/docs/1.6/json/ and https://github.com/package-url/purl-spec
 """
 
