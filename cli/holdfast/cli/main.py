@@ -16,23 +16,27 @@ from dataclasses import dataclass
 import click
 from click.shell_completion import CompletionItem, ShellComplete
 
-from holdfast.api.errors import HoldfastError
+from holdfast.api.errors import HoldfastError, Unavailable
 from holdfast.cli.output import ExitCode, exit_code_of
 from holdfast.cli.target import Program
 
 
 @dataclass(frozen=True)
 class Command:
-    """Where a subcommand lives, and its line in the help, which must not need the import."""
+    """Where a subcommand lives, and its line in the help, which must not need the import.
+
+    `extra` installs what its module imports beyond Holdfast's own dependencies.
+    """
 
     target: str
     summary: str
+    extra: str = "local"
 
 
 COMMANDS: Mapping[str, Command] = {
     "run": Command("holdfast.cli.commands.run:run", "Run a job file on this machine, healing what breaks."),
     "demo": Command("holdfast.cli.commands.run:demo", "Train a small model, break it four ways, watch it heal."),
-    "launch": Command("holdfast.agent.launch.command:launch", "The elastic launcher of one node."),
+    "launch": Command("holdfast.agent.launch.command:launch", "The elastic launcher of one node.", "agent"),
     "status": Command("holdfast.cli.commands.job:status", "Where a job is."),
     "ranks": Command("holdfast.cli.commands.job:ranks", "Every rank: node, process, step, loss."),
     "nodes": Command("holdfast.cli.commands.job:nodes", "Every node and its GPUs."),
@@ -96,7 +100,13 @@ class LazyGroup(click.Group):
         if entry is None:
             return None
         module, _, attribute = entry.target.partition(":")
-        command = getattr(importlib.import_module(module), attribute)
+        try:
+            command = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("holdfast"):
+                raise  # a fault of ours: no extra brings it
+            fix = f"pip install 'holdfast[{entry.extra}]' adds it"
+            raise Unavailable(f"{cmd_name} needs {error.name}, which is not installed here: {fix}") from error
         assert isinstance(command, click.Command)
         return command
 
