@@ -6,13 +6,13 @@ A page is Markdown. Its fenced blocks are read:
     ```console                        after `$ ` a command, below it what must appear
 
 What must appear is compared line by line, in order, with what the command printed; `...` stands for anything, a
-duration for any other, as does white space, and other lines may come between. A comment on the line before a block says more of it:
+duration for any other, as does white space, and other lines may come between. A comment before a block tells more:
 
     <!-- not run: REASON -->          its commands are for another machine, and why
     <!-- run by: TEST -->             a test that there is already does the same
     <!-- ends with: 1 -->             its last command ends so, which is what the page shows
 
-The head of the page (YAML between `---`) counts them, so that nobody overlooks what is not run, and says which ports
+duration for any other, as does white space; other lines may come between. A comment before a block tells more:
 to replace by free ones:
 
     commands: {run: 5, run by other tests: 1, not run: 1}
@@ -26,13 +26,18 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-BLOCK = re.compile(r"^(?:<!-- (?P<how>[a-z ]+): (?P<why>.+?) -->\n+)?```(?P<language>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^```$", re.M | re.S)
+BLOCK = re.compile(
+    r"^(?:<!-- (?P<how>[a-z ]+): (?P<why>.+?) -->\n+)?"
+    r"```(?P<language>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
 COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)$", re.M)
 DURATION = re.compile(r"\b\d+(?:\\\.\d+)?(?:\\ )?(?:ms|s|min)\b")  # in a pattern, so escaped
 RUN, RUN_BY, NOT_RUN = "run", "run by other tests", "not run"
@@ -115,11 +120,15 @@ def _said(page: str, how: str | None, why: str | None) -> tuple[str, str, int]:
             return RUN_BY, why, 0
         case "not run" if why and len(why) >= REASON_CHARACTERS_MIN:
             return NOT_RUN, why, 0
-    raise PageWrong(f"{page}: `{how}: {why}` before a block; write `not run: a reason`, `run by: FILE::TEST` or `ends with: N`")
+    raise PageWrong(
+        f"{page}: `{how}: {why}` before a block; write `not run: a reason`, `run by: FILE::TEST` or `ends with: N`"
+    )
 
 
 def _commands(text: str) -> Iterator[Command]:
     found = list(COMMAND.finditer(text))
+    if not found:
+        return
     ends = [each.start() for each in found[1:]] + [len(text)]
     for each, end in zip(found, ends, strict=True):
         appears = (line.strip() for line in text[each.end() : end].splitlines())
@@ -129,35 +138,28 @@ def _commands(text: str) -> Iterator[Command]:
 def run_page(page: Page, folder: Path, environment: Mapping[str, str], within_s: float) -> None:
     """Every command of it that is to be run. Whatever was started is gone afterwards. Raises TutorialFailed."""
     page = _with_free_ports(page)
-    script = folder.parent / f"{page.name}.sh"
+    script, log = (folder.parent / f"{page.name}.{suffix}" for suffix in ("sh", "log"))
     script.write_text("".join(_script(page, folder.parent / "files")))
-    process = subprocess.Popen(
-        ["bash", str(script)],
-        cwd=folder,
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
+    with log.open("wb") as output:  # not a pipe: what goes on in the background would hold it open
+        process = subprocess.Popen(
+            ["bash", str(script)],
+            cwd=folder,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    late = ""
     try:
-        output, late = process.communicate(timeout=within_s)[0], ""
-    except subprocess.TimeoutExpired as error:
-        said = error.stdout or b""
-        output, late = said.decode(errors="replace") if isinstance(said, bytes) else said, f"took over {within_s:.0f} s"
+        process.wait(within_s)
+    except subprocess.TimeoutExpired:
+        late = f"took over {within_s:.0f} s"
     finally:
-        _end(process)
-    _compare(page, output, late)
-
-
-def _end(process: "subprocess.Popen[str]") -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)  # with what the page left in the background
-    except ProcessLookupError:
-        pass
-    process.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # with what the page left in the background
+        process.wait()
+    _compare(page, log.read_text(errors="replace"), late)
 
 
 def _script(page: Page, kept: Path) -> Iterator[str]:
@@ -178,10 +180,14 @@ def _compare(page: Page, output: str, late: str) -> None:
         said = parts[2 * place] if 2 * place < len(parts) else ""
         code = parts[2 * place + 1] if 2 * place + 1 < len(parts) else late or "nothing"
         if code != str(command.code):
-            raise TutorialFailed(f"{page.name}: $ {command.text}\nended with {code}, not {command.code}:\n{said[-4000:]}")
+            raise TutorialFailed(
+                f"{page.name}: $ {command.text}\nended with {code}, not {command.code}:\n{said[-4000:]}"
+            )
         missing = missing_of(command.appears, said)
         if missing is not None:
-            raise TutorialFailed(f"{page.name}: $ {command.text}\nthis did not appear: {missing}\nbut this:\n{said[-4000:]}")
+            raise TutorialFailed(
+                f"{page.name}: $ {command.text}\nthis did not appear: {missing}\nbut this:\n{said[-4000:]}"
+            )
 
 
 def missing_of(appears: Sequence[str], said: str) -> str | None:

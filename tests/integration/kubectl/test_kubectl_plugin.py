@@ -10,12 +10,14 @@ import pytest
 import yaml
 from kubectl_rig import GROUP, HOLDFAST, TEAM, Installation, until
 from patience import patient
+from tutorial import read_page, run_page
 
 from holdfast.api.errors import HoldfastError
 from holdfast.cli.cluster.clustersite import ClusterSite
 from holdfast.cli.rounds.rollback import ImageRollback
 from holdfast.cli.target import Target
 
+TUTORIAL = Path(__file__).parents[3] / "docs" / "tutorials" / "kubernetes.md"
 JOB = "gpt"
 VIEWER, ON_CALL, STRANGER, HALF, MEMBER = "vera", "olga", "bob", "hal", "mia"
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(180)]
@@ -349,3 +351,15 @@ def test_without_a_kubeconfig_the_plugin_says_so(installed: Installation, tmp_pa
     )
     assert ended.returncode == 2
     assert "there is no such file; name one with --kubeconfig or KUBECONFIG" in ended.stderr
+
+
+def test_the_commands_of_the_tutorial_do_what_its_page_shows(installed: Installation, tmp_path: Path) -> None:
+    page = read_page(TUTORIAL)
+    environment = {
+        "PATH": f"{installed.folder / 'bin'}:{os.environ['PATH']}",
+        "KUBECONFIG": str(installed.server.admin_kubeconfig()),
+        "HOLDFAST_NAMESPACE": HOLDFAST,
+    }
+    folder = tmp_path / "here"
+    folder.mkdir()
+    run_page(page, folder, environment, patient(60.0))
