@@ -144,8 +144,9 @@ class JobStatus(msgspec.Struct, frozen=True):
     `step_age_s` is how long ago the newest step was complete, while the job trains; None when no step is seen.
     `tests` are the self-tests that are waited for, the first 16 of `tests_total`. `unfollowed` is why the script
     could not do what `faultPolicy.loss` asks for, empty while nothing speaks against it. `bill` is what it has
-    cost; None without a price, and before the first member joined. `causes` is how soon the causes of its newest
-    256 incidents were known; None without one.
+    cost; None without a price, and before the first member joined. `until_step` is the last step that the script
+    means to make, None where it does not say. `causes` is how soon the causes of its newest 256 incidents were known;
+    None without one.
     """
 
     job: str
@@ -176,6 +177,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     tests_total: int = 0
     unfollowed: str = ""
     bill: Bill | None = None
+    until_step: int | None = None
     causes: Causes | None = None
 
 

@@ -60,6 +60,7 @@ class SeenStatus(msgspec.Struct, frozen=True):
     unfollowed: str | None = None
     bill: Bill | None = None
     causes: Causes | None = None
+    until_step: int | None = None
     source: Source = Source.WATCHDOG
 
 
