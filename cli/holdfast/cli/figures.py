@@ -80,9 +80,15 @@ def series_path(job: str) -> str:
 def kept_series(file: Path, job: str) -> bytes:
     """The series of a job that a console kept in a file. Raises Unavailable where there are none."""
     try:
-        kept = decode_json(file.read_bytes(), dict[str, msgspec.Raw])
-    except (OSError, Malformed):
-        kept = {}
+        return kept_in(file.read_bytes(), job)
+    except (OSError, Malformed) as error:
+        why = "no console followed the run, or none was installed: nobody kept its figures over time"
+        raise Unavailable(why) from error
+
+
+def kept_in(content: bytes, job: str) -> bytes:
+    """The series of a job in such a file. Raises Malformed where there are none."""
+    kept = decode_json(content, dict[str, msgspec.Raw])
     if job not in kept:
-        raise Unavailable("no console followed the run, or none was installed: nobody kept its figures over time")
+        raise Malformed(f"it holds nothing of {job}")
     return bytes(kept[job])

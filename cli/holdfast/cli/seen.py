@@ -59,8 +59,8 @@ class SeenStatus(msgspec.Struct, frozen=True):
     tests_total: int | None = None
     unfollowed: str | None = None
     bill: Bill | None = None
-    until_step: int | None = None
     causes: Causes | None = None
+    until_step: int | None = None
     source: Source = Source.WATCHDOG
 
 

@@ -47,7 +47,7 @@ from holdfast.api.cordon import CordonedBy, read_cordoned_by
 from holdfast.api.decoding import decode, decode_json, decode_msgpack
 from holdfast.api.disturbance import Ailment, Disturbance
 from holdfast.api.drill import Drill
-from holdfast.api.errors import Damaged, InvalidInput, InvalidSpec, Malformed
+from holdfast.api.errors import Damaged, InvalidInput, InvalidSpec, Malformed, Unavailable
 from holdfast.api.event import Event, JobSubmitted, MemberJoined
 from holdfast.api.feed import FeedHello, JobGone, PlacesTold, Pulse, Told, Whoami
 from holdfast.api.incident import Incident
@@ -76,9 +76,12 @@ from holdfast.checkpoint.commit.retention import Need
 from holdfast.checkpoint.format import manifest
 from holdfast.checkpoint.memory import protocol, record
 from holdfast.checkpoint.storage.journal import Head
+from holdfast.cli import figures
+from holdfast.cli.figures import kept_in, read_figures
 from holdfast.cli.statedirectory import ListeningAt, RunningJob
 from holdfast.cli.watchdogclient import JournalPage
 from holdfast.integrations.marks import Mark
+from holdfast.console.runbook.written import read_check
 from holdfast.trainer.storetable import Add, Answer, Await, Hello, Request
 from holdfast.watchdog import brain
 from holdfast.watchdog.access.auth import grants_in
@@ -187,6 +190,8 @@ _HISTORY = RunHistory()
 _HISTORY.losses.add(1, 2.5)
 _HISTORY.fingerprint(1, "blocks.0", 7)
 _LOGGED = KeptScalars(1, ScalarsLogged(3, 0, {"rate": ((7, 0.5),)}, since=4))
+_SERIES = b'{"at": [1.5], "step": [1], "loss_median": [2.5], "tokens_s": [9], "step_s": [0.1], "mfu": [null]}'
+_CHECK = b"{format: 1, id: a, title: A, symptoms: {hung: 9}, facts: [{incident: {kind: Hang, cause: 'a*'}}]}"
 _REPORTING = ReportingPolicy(tensorboard=True)
 TARGETS: Mapping[str, Target] = {
     "launcher": _packed(
@@ -311,6 +316,11 @@ TARGETS: Mapping[str, Target] = {
     "ranks' status": _written(tuple[RankStatus, ...]),
     "line of the journal": _packed(Journaled),
     "snapshot of a job": _packed(Snapshot),
+    "console's series": Target(read_figures, (Unavailable,), (_SERIES,), figures._Told),
+    "kept series": Target(
+        lambda body: kept_in(body, "a/b"), (Malformed,), (b'{"a/b": ' + _SERIES + b"}",), dict[str, msgspec.Raw]
+    ),
+    "written check": Target(lambda body: read_check(body, "a.yaml"), (InvalidInput,), (_CHECK,)),
     "frames": Target(_frames, (Damaged,), (frame(b"abc") + frame(b"defg"),)),
     "job file": Target(_read_job, (InvalidSpec,), (JOB_FILE,)),
 }

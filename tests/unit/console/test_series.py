@@ -113,9 +113,7 @@ class TestKeeping:
         assert (len(at), at[0], at[-1]) == (16, 0.0, 199.0)
         assert at == sorted(at)
 
-    def test_a_file_that_is_none_is_as_no_file_and_a_bad_place_ends_nothing(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_file_that_is_none_is_as_no_file_and_a_bad_place_ends_nothing(self, tmp_path: Path) -> None:
         file = tmp_path / "series.json"
         for content in ("[", "{}", '{"a/b": {"at": [1]}}'):
             file.write_text(content)

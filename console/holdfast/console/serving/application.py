@@ -54,7 +54,7 @@ def token_of(request: Request) -> str:
 class Console:
     """What the paths share: what was heard, who may read it, and the watchdog that commands go to."""
 
-    def __init__(self, feed: Feed, http: WatchdogHttp, further: Sequence[Check]) -> None:
+    def __init__(self, feed: Feed, http: WatchdogHttp, further: Sequence[Check] = ()) -> None:
         self.feed = feed
         self.http = http
         self.authority = Authority(http, time.monotonic)
