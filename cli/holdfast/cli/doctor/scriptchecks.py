@@ -46,6 +46,10 @@ class Framework:
 
 
 _CALLBACK: Final = "callbacks=[HoldfastCallback()]"
+_ENGINE: Final = (
+    "for step in holdfast.integrations.frameworkloop.FrameworkLoop(format=..., save=..., load=...).steps(until=...): "
+    "in place of the loop over steps"
+)
 FRAMEWORKS: Final[Sequence[Framework]] = (
     Framework(
         "Transformers Trainer",
@@ -84,11 +88,12 @@ FRAMEWORKS: Final[Sequence[Framework]] = (
     Framework(
         "torchtitan",
         "torchtitan",
-        ("torchtitan.train.Trainer",),
-        "holdfast.integrations.torchtitan in place of its trainer",
+        (),
+        "from holdfast.integrations.torchtitan import HoldfastCheckpoints, and config.checkpoint = "
+        "HoldfastCheckpoints.Config(enable=True, interval=...)",
     ),
-    Framework("DeepSpeed", "deepspeed", ("deepspeed.initialize",), "run = Run(), and run.step(step, loss=loss)"),
-    Framework("Megatron-Core", "megatron", (), "run = Run(), and run.step(step, loss=loss)"),
+    Framework("DeepSpeed", "deepspeed", ("deepspeed.initialize",), _ENGINE),
+    Framework("Megatron-Core", "megatron", (), _ENGINE),
 )
 LOOP: Final = Framework(
     "a loop of its own",
