@@ -31,9 +31,9 @@ from holdfast.agent.launch.forking import FromWarmParent, ToWarmParent
 from holdfast.agent.launch.logs import WorkerRun
 from holdfast.agent.launch.preload import PreloadList
 from holdfast.agent.launch.settings import Claims, bound_to
+from holdfast.agent.launch.spawned import SpawnCall
 from holdfast.agent.linktest.judgement import Judged, Measured
 from holdfast.agent.linktest.wire import Done, Ended, Joined, ToLead, ToMember, Turn
-from holdfast.agent.launch.spawned import SpawnCall
 from holdfast.agent.memberfile import Member
 from holdfast.agent.selftest.station import FromStation
 from holdfast.agent.sensors.cloud_notice import NotNotice, aws_rebalance_notice, aws_spot_notice, azure_notices
