@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 
 from click.testing import CliRunner
 from msgspec.structs import replace
-from patience import patient
 from peers import JOB, TOKEN, policy_of, rigged
 
 from holdfast.api.membership import RunDescribed, WorkerExited

@@ -80,8 +80,8 @@ from holdfast.cli import figures
 from holdfast.cli.figures import kept_in, read_figures
 from holdfast.cli.statedirectory import ListeningAt, RunningJob
 from holdfast.cli.watchdogclient import JournalPage
-from holdfast.integrations.marks import Mark
 from holdfast.console.runbook.written import read_check
+from holdfast.integrations.marks import Mark
 from holdfast.trainer.storetable import Add, Answer, Await, Hello, Request
 from holdfast.watchdog import brain
 from holdfast.watchdog.access.auth import grants_in
