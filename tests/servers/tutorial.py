@@ -6,8 +6,7 @@ A page is Markdown. Its fenced blocks are read:
     ```console                        after `$ ` a command, below it what must appear
 
 What must appear is compared line by line, in order, with what the command printed; `...` stands for anything, a
-duration for any other, as does white space, and other lines may come between. A comment on the line before a block
-says more of it:
+duration for any other, as does white space; other lines may come between. A comment before a block says more:
 
     <!-- not run: REASON -->          its commands are for another machine, and why
     <!-- run by: TEST -->             a test that there is already does the same
@@ -35,9 +34,9 @@ from typing import Any
 import yaml
 
 BLOCK = re.compile(
-    r"^(?:<!-- (?P<how>[a-z ]+): (?P<why>.+?) -->\n+)?```(?P<language>\w+)"
-    r"(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^```$",
-    re.M | re.S,
+    r"^(?:<!-- (?P<how>[a-z ]+): (?P<why>.+?) -->\n+)?"
+    r"```(?P<language>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
 )
 COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)$", re.M)
 DURATION = re.compile(r"\b\d+(?:\\\.\d+)?(?:\\ )?(?:ms|s|min)\b")  # in a pattern, so escaped
@@ -153,22 +152,14 @@ def run_page(page: Page, folder: Path, environment: Mapping[str, str], within_s:
         )
     late = ""
     try:
-        output, late = process.communicate(timeout=within_s)[0], ""
-    except subprocess.TimeoutExpired as error:
-        said = error.stdout or b""
-        output, late = (
-            said.decode(errors="replace") if isinstance(said, bytes) else said,
-            f"took over {within_s:.0f} s",
-        )
+        process.wait(within_s)
+    except subprocess.TimeoutExpired:
+        late = f"took over {within_s:.0f} s"
     finally:
-        _end(process)
-    _compare(page, output, late)
-
-
-def _end(process: "subprocess.Popen[str]") -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # with what the page left in the background
-    process.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # with what the page left in the background
+        process.wait()
+    _compare(page, log.read_text(errors="replace"), late)
 
 
 def _script(page: Page, kept: Path) -> Iterator[str]:

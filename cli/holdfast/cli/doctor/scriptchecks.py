@@ -47,7 +47,7 @@ class Framework:
 
 _CALLBACK: Final = "callbacks=[HoldfastCallback()]"
 _ENGINE: Final = (
-    "for step in holdfast.integrations.frameworkloop.FrameworkLoop(format=..., save=..., load=...).steps(until=...):"
+    "for step in holdfast.integrations.frameworkloop.FrameworkLoop(format=..., save=..., load=...).steps(...):"
     " in place of the loop over steps"
 )
 FRAMEWORKS: Final[Sequence[Framework]] = (
