@@ -6,13 +6,13 @@ A page is Markdown. Its fenced blocks are read:
     ```console                        after `$ ` a command, below it what must appear
 
 What must appear is compared line by line, in order, with what the command printed; `...` stands for anything, a
-duration for any other, as does white space, and other lines may come between. A comment before a block tells more:
+duration for any other, as does white space; other lines may come between. A comment before a block says more:
 
     <!-- not run: REASON -->          its commands are for another machine, and why
     <!-- run by: TEST -->             a test that there is already does the same
     <!-- ends with: 1 -->             its last command ends so, which is what the page shows
 
-duration for any other, as does white space; other lines may come between. A comment before a block tells more:
+The head of the page (YAML between `---`) counts them, so that nobody overlooks what is not run, and says which ports
 to replace by free ones:
 
     commands: {run: 5, run by other tests: 1, not run: 1}
