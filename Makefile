@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 RUN_STAMP := $(VENV)/.installed-for-a-run
 PIP_INSTALL := $(RUN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo run test check test-unit test-contract test-sim test-integration test-kubernetes test-cluster test-tenants test-judge test-browser bench shape fuzz install clean
+.PHONY: demo run test check test-unit test-contract test-sim test-integration test-kubernetes test-cluster test-tenants test-judge test-browser bench shape fuzz dist docs release release-check install clean
 
 demo: $(RUN_STAMP)
 	$(RUN)/holdfast demo $(ARGS)
@@ -25,7 +25,7 @@ test-integration: $(STAMP)
 	$(PYTHON) tests/layers/layers.py integration kubernetes
 
 # A script's folder comes first on the module path, so one named like a module of Python's own (operator) ends in _.
-BENCHES = $(patsubst %_,%,$(filter-out figure meter,$(basename $(notdir $(wildcard bench/*.py)))))
+BENCHES = $(patsubst %_,%,$(filter-out figure linklab meter,$(basename $(notdir $(wildcard bench/*.py)))))
 SCRIPT = $(if $(NAME),$(firstword $(wildcard bench/$(NAME).py bench/$(NAME)_.py)))
 
 bench: $(STAMP)
@@ -41,6 +41,22 @@ shape: $(STAMP)
 fuzz: $(STAMP)
 	$(RUN)/python tests/unit/api/decoder_fuzzer.py $(ARGS)
 
+# The sdist and the wheel, the same bytes from the same commit, in dist/.
+dist: $(STAMP)
+	$(RUN)/python release/distributions.py $(ARGS)
+
+# The documentation as a site, in build/site; a warning is an error.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(RUN)/python -m mkdocs build --strict $(ARGS)
+
+# All of that and the chart and images, with bills of materials and checksums. ARGS="-- --prefix registry.example/holdfast/"
+release: $(STAMP)
+	$(RUN)/python release/release.py $(ARGS)
+
+# The wheel and the sdist, each in a fresh environment outside the checkout, where `holdfast demo` runs. Downloads torch.
+release-check: $(STAMP)
+	$(RUN)/python release/check.py $(ARGS)
+
 install: $(STAMP)
 
 # What a run needs, and on top of it, in the same place, what checks and tests need.
@@ -55,4 +71,4 @@ $(RUN_STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -9,7 +9,8 @@ set -euo pipefail
 
 cd "$(dirname "$0")/.."
 base=
-tag=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml | head -1)
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml | head -1)
+tag=$version
 prefix=holdfast/
 builder=
 targets=()
@@ -27,7 +28,9 @@ done
 [ ${#targets[@]} -gt 0 ] || targets=(operator watchdog agent console launcher example-trainer)
 [ -n "$builder" ] || builder=$(basename "$(command -v buildah || command -v docker || echo none)")
 
-options=(--file images/Dockerfile)
+label=--label=org.opencontainers.image
+options=(--file images/Dockerfile "$label.version=$version" "$label.licenses=Apache-2.0")
+if revision=$(git rev-parse HEAD 2>/dev/null); then options+=("$label.revision=$revision"); fi
 case $builder in
   buildah) build=(buildah build --layers --ignorefile images/Dockerfile.dockerignore --format docker) ;;
   docker) build=(docker build) ;;
@@ -37,6 +40,6 @@ esac
 
 for target in "${targets[@]}"; do
   begun=$SECONDS
-  "${build[@]}" "${options[@]}" "$@" --target "$target" --tag "$prefix$target:$tag" . >&2
+  "${build[@]}" "${options[@]}" "$label.title=holdfast-$target" "$@" --target "$target" --tag "$prefix$target:$tag" . >&2
   echo "$prefix$target:$tag $((SECONDS - begun))s"
 done

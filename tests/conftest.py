@@ -1,6 +1,7 @@
 """What every layer has: it says where its time goes, and its limits hold on a slow machine."""
 
 import os
+import tempfile
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,6 +20,7 @@ __all__ = ["pytest_addoption"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ.setdefault("HOLDFAST_CACHE", tempfile.mkdtemp(prefix="holdfast-cache-"))
     os.environ.setdefault("HOLDFAST_CONSOLE", "0")  # of runs on this machine: those that test it ask for it
     watch_times(config)
     watch_proofs(config)

@@ -35,7 +35,9 @@ CODE = (
     "watchdog",
     "operator",
     "console",
+    "integrations",
     "cli",
+    "examples",
 )
 MADE_FROM: Mapping[str, Sequence[str]] = {
     "operator": CODE,

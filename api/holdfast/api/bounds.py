@@ -35,6 +35,10 @@ ENTRIES_MAX: Final = 1024
 # As much as a launcher's whole frame holds.
 TEXT_LENGTH_MAX: Final = 64 * 1024
 URI_LENGTH_MAX: Final = 4096
+MODULE_NAME: Final = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*$"
+"""A Python module's name, as a regular expression that Go takes as well."""
+LEARNED: Final = "learned"
+"""Among the modules that are imported before a worker needs them: those that the script imported before."""
 
 Whole = Annotated[int, Meta(ge=0, le=WHOLE_MAX)]
 Positive = Annotated[int, Meta(ge=1, le=WHOLE_MAX)]

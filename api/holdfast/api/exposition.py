@@ -5,7 +5,7 @@ https://prometheus.io/docs/specs/om/open_metrics_spec/
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
 
@@ -41,6 +41,16 @@ class Page:
         """How many there were, and their sum."""
         labelled = _labelled(self._rows[name].labels, labels)
         self._lines[name] += [f"{name}_count{labelled} {count}", f"{name}_sum{labelled} {_number(total)}"]
+
+    def put_histogram(self, name: str, *labels: str, buckets: Mapping[float, int], total: float) -> None:
+        """`buckets` are how many were at most so much, by that bound, rising; the last bound is infinite. `total`
+        is the sum of all.
+        """
+        row = self._rows[name]
+        for bound, count in buckets.items():
+            labelled = _labelled((*row.labels, "le"), (*labels, _number(bound)))
+            self._lines[name].append(f"{name}_bucket{labelled} {count}")
+        self.put_summary(name, *labels, count=max(buckets.values()), total=total)
 
     def text(self, style: Style) -> str:
         """Everything, also families without a sample now."""

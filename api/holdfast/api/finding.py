@@ -130,9 +130,11 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     and `step` is the newest one looked at; it `asks` to be told only (WATCH), or leaves it to the ladder (None).
     Of DATA, `step` is one whose batch is wrong (None: no batch is).
     `alike` is set when the script failed in a way that another try will not mend, as every rank of the round does
-    in one way: it names that way, the same for the same failure in the next round. Of a MEMBER_LOST, `innocent`
-    says that the node had no part in it. `own_rule` says that only the job's own spec asks for what is done, and
-    neither the catalogues nor the cluster: it is no reason for other jobs.
+    in one way: it names that way, the same for the same failure in the next round. `trace` is that of what
+    the script raised before any sign of training: when the next try raises it again, there is none after it.
+    `fix` is what mends a mistake of the script that no further try can, and says that none is of use. Of a
+    MEMBER_LOST, `innocent` says that the node had no part in it. `own_rule` says that only the job's own spec asks
+    for what is done, and neither the catalogues nor the cluster: it is no reason for other jobs.
     """
 
     kind: FindingKind
@@ -151,6 +153,8 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     agreed_step: int | None = None
     skipped: bool = False
     alike: str = ""
+    trace: str = ""
+    fix: str = ""
     innocent: bool = False
     own_rule: bool = False
     slow: Slowness | None = None

@@ -1,10 +1,18 @@
 """One fault's life, from detection to recovery: culprit, cause, evidence, actions, timeline, cost."""
 
 from enum import IntEnum, StrEnum
+from typing import Final
 
 import msgspec
 
 from holdfast.api.finding import Confidence, Evidence, FindingKind, Subject
+
+CAUSE_WITHIN_S: Final = 900.0
+"""How soon after its detection the cause of an incident is to be known. Our own target: the slow end of the 2
+to 15 minutes that were published for failures that say what they are; a hang took people more than an hour and a
+half.
+Source: https://arxiv.org/abs/2509.16293 (ByteRobust)
+"""
 
 
 class Rung(IntEnum):
@@ -66,6 +74,8 @@ class Incident(msgspec.Struct, frozen=True, omit_defaults=True):
     `lost_steps` counts steps that were completed before the fault and had to be trained again. `innocent` says
     that the culprit's node had no part in it: somebody, or its own limit, ended the pod. `own_rule` says that only
     the job's own spec makes a fault of it. `slowed` is what a STRAGGLER costs, also when the incident is over.
+    `known_at` is when the kind and the culprit first stood as they stand now, both at least probable; None while
+    they are not, and of an incident of before this was recorded.
     """
 
     id: str
@@ -89,6 +99,7 @@ class Incident(msgspec.Struct, frozen=True, omit_defaults=True):
     innocent: bool = False
     own_rule: bool = False
     slowed: Slowed | None = None
+    known_at: float | None = None
 
     @property
     def blamed(self) -> str:
@@ -98,6 +109,16 @@ class Incident(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def time_to_detect_s(self) -> float:
         return max(0.0, self.detected_at - self.began_at)
+
+    @property
+    def has_known_cause(self) -> bool:
+        """Whether kind and culprit are at least probable. A collective that failed is a symptom, and no cause."""
+        return self.confidence is not Confidence.UNKNOWN and self.kind is not FindingKind.COLLECTIVE_FAILED
+
+    @property
+    def time_to_cause_s(self) -> float | None:
+        """From the finding to the known cause; None where that is not known, or when it was is not."""
+        return None if self.known_at is None else max(0.0, self.known_at - self.detected_at)
 
     @property
     def time_to_recover_s(self) -> float | None:

@@ -81,6 +81,7 @@ class WorkerExited(msgspec.Struct, frozen=True, tag=True):
     `raised` is the Python exception that ended it, in one line, and `place` the innermost line of the user's own
     files that it came through; both are empty when none was seen. `began`: the process had shown a sign of
     training. `own_limit`: the kernel killed it because its pod had reached the memory limit of its own.
+    `trace` is equal for exceptions of one class that came through the same lines; empty without one.
     """
 
     round: Whole
@@ -93,6 +94,7 @@ class WorkerExited(msgspec.Struct, frozen=True, tag=True):
     place: Text = ""
     began: bool = False
     own_limit: bool = False
+    trace: Name = ""
 
 
 class CollectiveFailed(msgspec.Struct, frozen=True, tag=True):
@@ -102,6 +104,17 @@ class CollectiveFailed(msgspec.Struct, frozen=True, tag=True):
     rank: Rank
     age_s: Seconds
     error: Text = ""
+
+
+class ProcessesSpawned(msgspec.Struct, frozen=True, tag=True):
+    """A worker of `round`, of a script that publishes no steps, waits for processes that it started itself with
+    `torch.multiprocessing.spawn`: it called that at `place` ("train.py:30 in main") a while ago, for so many.
+    """
+
+    round: Whole
+    rank: Rank
+    processes: Whole
+    place: Text = ""
 
 
 class TrainingBegan(msgspec.Struct, frozen=True, tag=True):
@@ -250,6 +263,7 @@ FromLauncher = (
     | WorkerExited
     | CollectiveFailed
     | TrainingBegan
+    | ProcessesSpawned
     | WorkersFinished
     | CheckpointCommitted
     | CheckpointsStored

@@ -14,11 +14,13 @@ class MetricKind(StrEnum):
     GAUGE = "gauge"
     COUNTER = "counter"
     SUMMARY = "summary"  # how many and their sum; no quantiles
+    HISTOGRAM = "histogram"
     UNKNOWN = "unknown"  # counts of another program, under a name that is not a counter's here
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """One family. `name` is what a query asks for; of a summary it stands before _count and _sum.
+    """One family. `name` is what a query asks for; of a summary it stands before _count and _sum, of a
+    histogram also before _bucket.
 
     `labels` are all it may have, in order. What is Unknown has no sample, never zero.
     """

@@ -66,6 +66,12 @@ _PREFIXES: Final = ("NCCL_", "TORCH_", "PYTORCH_", "TORCHINDUCTOR_", "CUDNN_", "
 _PLACES: Final = ("_DIR", "_PATH", "_FILE", "_HOME")  # where something lies changes nothing that is computed
 
 
+IMAGE_VARIABLE: Final = "HOLDFAST_IMAGE"
+"""Set in a pod by whoever makes it: the image that the training container is of, as it was asked for."""
+IMAGE: Final = "image"
+"""The setting of `Section.VERSIONS` that says so."""
+
+
 class Section(StrEnum):
     """What a setting is about. The order is the order in which differences are shown."""
 

@@ -119,6 +119,18 @@ class Bill(msgspec.Struct, frozen=True):
     alert_ratio: float | None = None
 
 
+class Causes(msgspec.Struct, frozen=True):
+    """Of a job's newest incidents: of how many the cause is known, of how many of these it was within
+    `incident.CAUSE_WITHIN_S` of their detection, of how many it is not known, and the median time to it (None:
+    none is known).
+    """
+
+    known: int
+    within: int
+    unknown: int
+    median_s: float | None = None
+
+
 class JobStatus(msgspec.Struct, frozen=True):
     """One job. `step` is the lowest last completed step over the ranks of the round, None when Unknown.
 
@@ -133,7 +145,8 @@ class JobStatus(msgspec.Struct, frozen=True):
     `tests` are the self-tests that are waited for, the first 16 of `tests_total`. `unfollowed` is why the script
     could not do what `faultPolicy.loss` asks for, empty while nothing speaks against it. `bill` is what it has
     cost; None without a price, and before the first member joined. `until_step` is the last step that the script
-    means to make, None where it does not say.
+    means to make, None where it does not say. `causes` is how soon the causes of its newest 256 incidents were
+    known; None without one.
     """
 
     job: str
@@ -165,6 +178,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     unfollowed: str = ""
     bill: Bill | None = None
     until_step: int | None = None
+    causes: Causes | None = None
 
 
 class RankStatus(msgspec.Struct, frozen=True):

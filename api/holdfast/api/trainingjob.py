@@ -18,7 +18,10 @@ from pydantic_core import PydanticCustomError
 from holdfast.api.bounds import (
     ENTRIES_MAX,
     KEEP_MAX,
+    LEARNED,
     LINE_LENGTH_MAX,
+    MODULE_NAME,
+    NAME_LENGTH_MAX,
     NODES_MAX,
     PER_NODE_MAX,
     PIPELINE_MAX,
@@ -80,6 +83,9 @@ Place = Annotated[
 ]
 
 
+ModuleName = Annotated[str, StringConstraints(max_length=NAME_LENGTH_MAX, pattern=MODULE_NAME)]
+
+
 class Preflight(StrEnum):
     """How much is tested before a job starts."""
 
@@ -129,6 +135,8 @@ class Startup(Section):
     """How much is tested on each node before the job starts."""
     timeout: Duration = timedelta(minutes=10)
     """How long a member may take from its join to its first step."""
+    preload: Annotated[tuple[ModuleName, ...], Field(max_length=ENTRIES_MAX)] = (LEARNED,)
+    """What each node imports before a worker needs it: installed modules; learned: what the script imported."""
 
 
 class MemorySnapshots(Section):

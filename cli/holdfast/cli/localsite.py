@@ -11,6 +11,7 @@ from holdfast.api.event import Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.ledger import LedgerReport
 from holdfast.api.status import LastSeen, NodeStatus, RankStatus
+from holdfast.cli.figures import kept_series, series_path
 from holdfast.cli.logs import LogLine, LogRequest
 from holdfast.cli.output import remark
 from holdfast.cli.seen import RecordedIncidents, SeenStatus, seen_last
@@ -72,6 +73,20 @@ class LocalSource:
                 return tuple(store.incidents(self.job, limit=STORED_LIMIT))
 
         return self._asked(lambda live: live.incidents(), stored)
+
+    def series(self) -> bytes:
+        """The job's figures over time: from its console while that lives, else as far as one has kept them."""
+        at = self.directory.console_at()
+        if at is not None:
+            try:
+                line = DirectLine(
+                    Access(Address(at.host, at.port), Credential(self.directory.token())),
+                    token_of="this state directory",
+                )
+                return line.ask("GET", series_path(self.job))
+            except (Unavailable, InvalidInput):
+                pass  # it ended with its run; what it kept is there
+        return kept_series(self.directory.series_file, self.job)
 
     def client(self) -> WatchdogClient:
         """A client of the run's watchdog. Raises Unavailable when none was ever there."""

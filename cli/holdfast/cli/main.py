@@ -16,23 +16,27 @@ from dataclasses import dataclass
 import click
 from click.shell_completion import CompletionItem, ShellComplete
 
-from holdfast.api.errors import HoldfastError
+from holdfast.api.errors import HoldfastError, Unavailable
 from holdfast.cli.output import ExitCode, exit_code_of
 from holdfast.cli.target import Program
 
 
 @dataclass(frozen=True)
 class Command:
-    """Where a subcommand lives, and its line in the help, which must not need the import."""
+    """Where a subcommand lives, and its line in the help, which must not need the import.
+
+    `extra` installs what its module imports beyond Holdfast's own dependencies.
+    """
 
     target: str
     summary: str
+    extra: str = "local"
 
 
 COMMANDS: Mapping[str, Command] = {
     "run": Command("holdfast.cli.commands.run:run", "Run a job file on this machine, healing what breaks."),
     "demo": Command("holdfast.cli.commands.run:demo", "Train a small model, break it four ways, watch it heal."),
-    "launch": Command("holdfast.agent.launch.command:launch", "The elastic launcher of one node."),
+    "launch": Command("holdfast.agent.launch.command:launch", "The elastic launcher of one node.", "agent"),
     "status": Command("holdfast.cli.commands.job:status", "Where a job is."),
     "ranks": Command("holdfast.cli.commands.job:ranks", "Every rank: node, process, step, loss."),
     "nodes": Command("holdfast.cli.commands.job:nodes", "Every node and its GPUs."),
@@ -40,6 +44,8 @@ COMMANDS: Mapping[str, Command] = {
     "incidents": Command("holdfast.cli.commands.history:incidents", "What broke, and what was done about it."),
     "why": Command("holdfast.cli.commands.history:why", "The whole story of one incident."),
     "cost": Command("holdfast.cli.commands.cost:cost", "Where the GPU-hours and the money went."),
+    "postmortem": Command("holdfast.cli.commands.postmortem:postmortem", "Write the document about an incident."),
+    "rounds": Command("holdfast.cli.commands.rounds:rounds", "What changed between rounds, and what that did."),
     "stacks": Command("holdfast.cli.commands.stacks:stacks", "Where each rank stands now."),
     "flight": Command("holdfast.cli.commands.stacks:flight", "Which rank is behind in its collectives."),
     "profile": Command("holdfast.cli.commands.stacks:profile", "Record some steps of some ranks."),
@@ -56,6 +62,7 @@ COMMANDS: Mapping[str, Command] = {
     "checkpoint": Command("holdfast.cli.commands.checkpoint:checkpoint", "Take one soon; list, verify, convert."),
     "compare": Command("holdfast.cli.commands.compare:compare", "Two runs: what differs, and from which step on."),
     "bisect": Command("holdfast.cli.commands.compare:bisect", "Train two runs again; name what parts them."),
+    "rollback": Command("holdfast.cli.commands.rounds:rollback", "Go back to the code of an earlier round."),
     "rewind": Command("holdfast.cli.commands.intervene:rewind", "Go back to an earlier checkpoint."),
     "resize": Command("holdfast.cli.commands.intervene:resize", "Change how many nodes the job may have."),
     "skip-batches": Command("holdfast.cli.commands.intervene:skip_batches", "Pass over some of the data."),
@@ -93,7 +100,13 @@ class LazyGroup(click.Group):
         if entry is None:
             return None
         module, _, attribute = entry.target.partition(":")
-        command = getattr(importlib.import_module(module), attribute)
+        try:
+            command = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("holdfast"):
+                raise  # a fault of ours: no extra brings it
+            fix = f"pip install 'holdfast[{entry.extra}]' adds it"
+            raise Unavailable(f"{cmd_name} needs {error.name}, which is not installed here: {fix}") from error
         assert isinstance(command, click.Command)
         return command
 

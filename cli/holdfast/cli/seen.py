@@ -8,7 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from holdfast.api.finding import ProvedBy
-from holdfast.api.status import Bill, Cadence, JobStatus, LastSeen, Membership, PendingTest, Reading
+from holdfast.api.status import Bill, Cadence, Causes, JobStatus, LastSeen, Membership, PendingTest, Reading
 
 
 class Source(StrEnum):
@@ -59,6 +59,7 @@ class SeenStatus(msgspec.Struct, frozen=True):
     tests_total: int | None = None
     unfollowed: str | None = None
     bill: Bill | None = None
+    causes: Causes | None = None
     until_step: int | None = None
     source: Source = Source.WATCHDOG
 

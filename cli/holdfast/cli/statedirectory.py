@@ -2,6 +2,7 @@
 
 watchdog.json   host, port and pid of the watchdog; written by the watchdog when it listens
 console.json    the same of the console, while one runs
+series.json     the job's figures over time, as a console has kept them
 watchdog.db     its store: journal, state, incidents; beside it watchdog.db.life, what the store has seen
 token           what every local connection authenticates with, mode 0600
 run.json        which job runs here
@@ -53,6 +54,7 @@ class StateDirectory:
         self.console_file = root / "console.json"
         self.store_file = root / "watchdog.db"
         self.token_file = root / "token"
+        self.series_file = root / "series.json"
         self.run_file = root / "run.json"
         self.lock_file = root / "run.lock"
         self.logs = root / "logs"

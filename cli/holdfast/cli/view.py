@@ -8,8 +8,8 @@ import msgspec
 
 from holdfast.api.condition import ConditionState
 from holdfast.api.finding import Confidence, FindingKind, Subject
-from holdfast.api.incident import Incident, IncidentState, Rung
-from holdfast.api.status import Bill, Hearing, NodeStatus, RankStatus
+from holdfast.api.incident import CAUSE_WITHIN_S, Incident, IncidentState, Rung
+from holdfast.api.status import Bill, Causes, Hearing, NodeStatus, RankStatus
 from holdfast.api.telemetry import GpuHealth
 from holdfast.cli.output import UNKNOWN, ago, number, pairs, ratio, seconds, table
 from holdfast.cli.seen import SeenStatus, Source
@@ -42,6 +42,7 @@ def status_wide_text(status: SeenStatus) -> str:
             *_facts(status),
             ("ETTR", ratio(status.ettr)),
             *bill_facts(status.bill),
+            *cause_facts(status.causes),
             ("checkpoint at", saved.uri if saved else _no_checkpoint(status)),
             ("checkpoints", status.cadence.says if status.cadence else cadence),
             ("said by", SAID_BY[status.source]),
@@ -55,6 +56,15 @@ def bill_facts(bill: Bill | None) -> list[tuple[str, str]]:
         return []
     budget = f" of {bill.budget:,.0f}" if bill.budget is not None else ""
     return [("cost", f"{bill.amount:,.2f}{budget} {bill.currency}, {bill.gpu_hours:,.2f} GPU-hours")]
+
+
+def cause_facts(causes: Causes | None) -> list[tuple[str, str]]:
+    """How soon the causes of incidents were known, one line; nothing without an incident."""
+    if causes is None:
+        return []
+    whole = causes.known + causes.unknown
+    told = f"known of {causes.known} of {whole} incidents, of {causes.within} within {seconds(CAUSE_WITHIN_S)}"
+    return [("causes", told if causes.median_s is None else f"{told} (median {seconds(causes.median_s)})")]
 
 
 def _facts(status: SeenStatus) -> list[tuple[str, str]]:
@@ -423,13 +433,34 @@ def story(incident: Incident) -> str:
     parts = [
         f"{incident.id}: {incident.kind} of {whose} in {incident.job}",
         f"It {state}. {_cost(incident)}{_cost_of_slowness(incident)}",
-        f"cause       {incident.cause}\nconfidence  {_confidence(incident)}",
+        pairs(
+            [
+                ("cause", incident.cause),
+                ("confidence", confidence_text(incident)),
+                ("known", known_text(incident)),
+            ]
+        ),
         *("\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in told.items() if lines),
     ]
     return "\n\n".join(parts)
 
 
-def _confidence(incident: Incident) -> str:
+def known_text(incident: Incident) -> str:
+    """How soon the cause was known, beside the target."""
+    target = f"target {seconds(CAUSE_WITHIN_S)}"
+    took_s = incident.time_to_cause_s
+    if took_s is None and incident.has_known_cause:
+        return f"at a time that was not recorded ({target})"
+    if took_s is None:
+        return f"not yet ({target})" if incident.state is IncidentState.OPEN else f"never ({target})"
+    if took_s == 0.0:
+        return f"when it was detected ({target})"
+    late = "" if took_s <= CAUSE_WITHIN_S else ": missed"
+    return f"{seconds(took_s)} after it was detected ({target}{late})"
+
+
+def confidence_text(incident: Incident) -> str:
+    """How sure it is who was at fault."""
     if incident.kind is FindingKind.USER_CODE:
         return f"{incident.confidence} that the script raised it; no node is to blame"
     if incident.kind is FindingKind.NOTHING_TO_RESTORE:

@@ -83,6 +83,10 @@ class WatchdogSource:
         """Line by line behind the line `after`."""
         return self._client.journal(after)
 
+    def series(self) -> bytes:
+        """The job's figures over time, as a console answers with them (`figures.read_figures`)."""
+        raise Unavailable("a watchdog keeps no figures over time, and no console is known here that does")
+
     def client(self) -> WatchdogClient:
         """For what only the watchdog knows."""
         return self._client

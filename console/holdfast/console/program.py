@@ -13,7 +13,9 @@ import click
 import uvicorn
 
 from holdfast.api.errors import HoldfastError, InvalidInput, Problem
+from holdfast.console.checkfiles import checks_in
 from holdfast.console.feed import Feed
+from holdfast.console.keeping import SeriesKeeper
 from holdfast.console.serving.application import make_application
 from holdfast.console.serving.connection import Connection
 from holdfast.console.serving.guard import Guard
@@ -33,13 +35,15 @@ IDLE_S: Final = 30
 SHUTDOWN_S: Final = 1
 
 FILE = click.Path(dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleSettings:
     """Which watchdog it follows, where it listens, and the certificate and key it serves with (both or neither).
 
-    `told_in`: the file where others on this machine read the address.
+    `told_in`: the file where others on this machine read the address. `checks`: a folder of further checks of the
+    runbook. `series`: the file in which jobs' figures outlive this console.
     """
 
     watchdog: Access
@@ -47,16 +51,19 @@ class ConsoleSettings:
     certificate: Path | None = None
     key: Path | None = None
     told_in: Path | None = None
+    checks: Path | None = None
+    series: Path | None = None
 
 
 async def serve(settings: ConsoleSettings) -> None:
     """Serve until a signal. Raises Unavailable when it cannot begin."""
     settings.watchdog.credential.read()  # what is missing is said at the start
+    checks = checks_in(settings.checks) if settings.checks is not None else ()
     raise_open_files_max()
     listening = listener(settings.listen.host, settings.listen.port, BACKLOG)
     feed, http = Feed(settings.watchdog, "console"), WatchdogHttp(settings.watchdog)
     config = uvicorn.Config(
-        Guard(make_application(feed, http)),
+        Guard(make_application(feed, http, checks)),
         http=Connection,
         ws="none",
         lifespan="off",
@@ -73,15 +80,21 @@ async def serve(settings: ConsoleSettings) -> None:
     server = _Server(config)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, server.end)
-    following = asyncio.create_task(feed.run())
+    beside = [asyncio.create_task(feed.run())]
+    keeper = SeriesKeeper(feed, settings.series) if settings.series is not None else None
+    if keeper is not None:
+        beside.append(asyncio.create_task(keeper.keep()))
     host, port = listening.getsockname()[:2]
     try:
         with told_in(settings.told_in, host, port):
             logger.info("listening host=%s port=%d watchdog=%s", host, port, settings.watchdog.address)
             await server.serve(sockets=[listening])
     finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
+        if keeper is not None:
+            keeper.write()
         await http.close()
 
 
@@ -112,6 +125,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 )
 @click.option("--tls-cert", type=FILE, help="The certificate to serve with, and its chain.")
 @click.option("--tls-key", type=FILE, help="Its key.")
+@click.option("--checks", type=FOLDER, help="A folder of checks, run with the runbook's own.")
+@click.option(
+    "--series-file", type=FILE, help="Where jobs' figures over time are kept, once a minute and at the end."
+)
 @click.option("--state-file", type=FILE, help="Where to write the address.")
 @click.option(
     "--log-level", default="INFO", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]), show_default=True
@@ -134,7 +151,9 @@ def settings_from(
     listen: str,
     **files: Path | None,
 ) -> ConsoleSettings:
-    """The settings that the flags ask for. `files`: tls_cert, tls_key, state_file. Raises InvalidInput."""
+    """The settings that the flags ask for. `files`: tls_cert, tls_key, state_file, checks, series_file. Raises
+    InvalidInput.
+    """
     certificate, key = files["tls_cert"], files["tls_key"]
     if (certificate is None) is not (key is None):
         missing = "--tls-cert" if certificate is None else "--tls-key"
@@ -149,4 +168,6 @@ def settings_from(
         certificate=certificate,
         key=key,
         told_in=files["state_file"],
+        checks=files["checks"],
+        series=files["series_file"],
     )

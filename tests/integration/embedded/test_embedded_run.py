@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from embeddedrun import (
     TOY,
     assert_nothing_is_left,
@@ -52,6 +53,23 @@ def test_a_killed_worker_and_a_lost_node_are_healed(tmp_path: Path) -> None:
         '"suspect"'
         not in holdfast("runbook", "node-suspect", "--since", "1ms", "--state-dir", state, "-o", "json").stdout
     )
+    # What is written about it: the document, all of an hour, and a check that finds the fault again.
+    page = tmp_path / "page.html"
+    written = holdfast("postmortem", incidents[1]["id"], "--output", page, "--state-dir", state)
+    assert written.returncode == 0, written.stderr
+    assert f"Postmortem of {incidents[1]['id']}: MemberLost of node" in page.read_text()
+    told = holdfast("postmortem", "--since", "1h", "--format", "md", "--state-dir", state).stdout
+    assert all(f"## {each['id']}: " in told for each in incidents)
+    assert "| Detecting | " in told
+    assert told.count("Steps complete on every rank") >= 2
+    checks = tmp_path / "checks"
+    checks.mkdir()
+    distilled = holdfast("postmortem", "last", "--distill", checks / "again.yaml", "--state-dir", state)
+    assert distilled.returncode == 0, distilled.stderr
+    (symptom,) = yaml.safe_load((checks / "again.yaml").read_text())["symptoms"]
+    asked = holdfast("runbook", symptom, "--since", "1h", "--checks", checks, "--state-dir", state, "-o", "json")
+    again = [each for each in json.loads(asked.stdout)["checks"] if each["id"].startswith("again-")]
+    assert [each["verdict"] for each in again] == ["suspect"]
     replayed = holdfast("replay", "--state-dir", state)
     assert replayed.returncode == 0, replayed.stdout
 

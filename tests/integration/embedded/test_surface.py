@@ -158,7 +158,7 @@ class Surface:
 
     def seen(self, text: str) -> None:
         for name, labels, value in re.findall(r"^(\w+)(\{.*\})? (\S+)", text, re.MULTILINE):
-            self.metrics.setdefault(re.sub(r"_(count|sum)$", "", name), []).append((labels, float(value)))
+            self.metrics.setdefault(re.sub(r"_(count|sum|bucket)$", "", name), []).append((labels, float(value)))
 
     def until_scraped(self, pattern: str) -> None:
         wait_until(lambda: re.search(pattern, self.scrape()) is not None, f"{pattern} in a scrape")
@@ -179,6 +179,7 @@ ONLY_ZERO = {
     "holdfast_fleet_quarantined_nodes",
     "holdfast_job_fingerprint_disagreements_total",
     "holdfast_job_incidents_open",
+    "holdfast_job_incidents_unexplained_total",
     "holdfast_job_lost_steps_total",
     "holdfast_job_nonfinite_ranks",
     "holdfast_job_self_tests_total",

@@ -10,7 +10,14 @@ import pytest
 import yaml
 from kubectl_rig import GROUP, HOLDFAST, TEAM, Installation, until
 from patience import patient
+from tutorial import read_page, run_page
 
+from holdfast.api.errors import HoldfastError
+from holdfast.cli.cluster.clustersite import ClusterSite
+from holdfast.cli.rounds.rollback import ImageRollback
+from holdfast.cli.target import Target
+
+TUTORIAL = Path(__file__).parents[3] / "docs" / "tutorials" / "kubernetes.md"
 JOB = "gpt"
 VIEWER, ON_CALL, STRANGER, HALF, MEMBER = "vera", "olga", "bob", "hal", "mia"
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(180)]
@@ -66,6 +73,35 @@ def test_every_read_answers(installed: Installation) -> None:
         2,
         "holdfast: incident: 'last' is not accepted; this job has had no incident\n",
     )
+
+
+def test_a_postmortem_is_written_and_a_round_that_told_nothing_is_not_gone_back_to(
+    installed: Installation,
+) -> None:
+    said = installed.run(VIEWER, "holdfast", "postmortem", "--since", "1h", "--job", JOB, "-n", TEAM)
+    assert said.code == 0, said.err
+    assert said.out.startswith(f"# Incidents of {TEAM}/{JOB} since ")
+    assert "There was none." in said.out
+    assert "Figures over time: the console holdfast-console:http does not answer" in said.out
+    assert installed.run(VIEWER, "holdfast", "rounds", JOB, "-n", TEAM).code == 0
+    said = installed.run(VIEWER, "holdfast", "rollback", "1", "--yes", "--job", JOB, "-n", TEAM)
+    assert (said.code, said.out) == (2, "")
+    assert "those that told how they were started: none" in said.err
+
+
+def test_an_image_is_only_changed_where_it_is_the_one_that_was_seen(installed: Installation) -> None:
+    """The patch of a rollback, by the API server: whole or not at all, and never over somebody else's change."""
+    admin = Target(kubeconfig=installed.server.admin_kubeconfig(), namespace=TEAM)
+    jobs = ClusterSite(admin).jobs()
+    spec = jobs.document(f"{TEAM}/{JOB}")["spec"]
+    container = spec["template"]["spec"]["containers"][0]
+    now, then = container["image"], f"{container['image']}-before"
+    with pytest.raises(HoldfastError):
+        jobs.patch(f"{TEAM}/{JOB}", ImageRollback(container["name"], 0, "another", then).patch)
+    assert jobs.document(f"{TEAM}/{JOB}")["spec"] == spec
+    jobs.patch(f"{TEAM}/{JOB}", ImageRollback(container["name"], 0, now, then).patch)
+    assert jobs.document(f"{TEAM}/{JOB}")["spec"]["template"]["spec"]["containers"][0]["image"] == then
+    jobs.patch(f"{TEAM}/{JOB}", ImageRollback(container["name"], 0, then, now).patch)
 
 
 def test_the_runbook_says_why_a_job_does_not_start_and_what_to_type_next(installed: Installation) -> None:
@@ -315,3 +351,15 @@ def test_without_a_kubeconfig_the_plugin_says_so(installed: Installation, tmp_pa
     )
     assert ended.returncode == 2
     assert "there is no such file; name one with --kubeconfig or KUBECONFIG" in ended.stderr
+
+
+def test_the_commands_of_the_tutorial_do_what_its_page_shows(installed: Installation, tmp_path: Path) -> None:
+    page = read_page(TUTORIAL)
+    environment = {
+        "PATH": f"{installed.folder / 'bin'}:{os.environ['PATH']}",
+        "KUBECONFIG": str(installed.server.admin_kubeconfig()),
+        "HOLDFAST_NAMESPACE": HOLDFAST,
+    }
+    folder = tmp_path / "here"
+    folder.mkdir()
+    run_page(page, folder, environment, patient(60.0))

@@ -39,6 +39,7 @@ class Parent:
     heard: list[FromWarmParent] = field(default_factory=list)
     gone: set[int] = field(default_factory=set)
     tickets: int = 0
+    ready: Ready = field(default_factory=lambda: Ready(warm=False))
 
     def tell(self, message: Fork | Kill) -> None:
         self.channel.sendall(frame(msgspec.msgpack.encode(message)))
@@ -62,10 +63,17 @@ class Parent:
             self.heard += [msgspec.msgpack.decode(body, type=FromWarmParent) for body in self.frames.feed(data)]
         return self.heard.pop(0)
 
-    def fork(self, folder: Path, *argv: str, kind: EntrypointKind = EntrypointKind.SCRIPT, **env: str) -> Forked:
+    def fork(
+        self,
+        folder: Path,
+        *argv: str,
+        kind: EntrypointKind = EntrypointKind.SCRIPT,
+        learns: bool = False,
+        **env: str,
+    ) -> Forked:
         self.tickets += 1
         given = {**os.environ, **env}
-        self.tell(Fork(self.tickets, "rank7", kind, argv, given, str(folder), str(folder / "log")))
+        self.tell(Fork(self.tickets, "rank7", kind, argv, given, str(folder), str(folder / "log"), learns))
         forked = self.hear()
         assert isinstance(forked, Forked)
         assert forked.ticket == self.tickets
@@ -79,11 +87,13 @@ class Parent:
         return ended
 
 
-def start_parent() -> Parent:
+def start_parent(wanted: Path | None = None, **variables: str) -> Parent:
+    """`wanted` is the file of what to import beside torch."""
     ours, theirs = socket.socketpair()
     ours.settimeout(patient(60))
     command = [sys.executable, "-m", "holdfast.agent.launch.warm_parent", str(theirs.fileno()), "torch"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    command += [] if wanted is None else [str(wanted)]
+    environment = {**os.environ, **variables, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, start_new_session=True)
     theirs.close()
     return Parent(process, ours)
@@ -92,7 +102,9 @@ def start_parent() -> Parent:
 @pytest.fixture(scope="module")
 def parent() -> Iterator[Parent]:
     parent = start_parent()
-    assert parent.hear() == Ready(warm=True)
+    ready = parent.hear()
+    assert isinstance(ready, Ready)
+    assert (ready.warm, ready.reason, ready.loaded) == (True, "", 0)
     yield parent
     parent.channel.close()
     parent.process.wait(timeout=patient(10))
@@ -266,3 +278,64 @@ async def test_a_killed_warm_parent_takes_its_workers_along(tmp_path: Path) -> N
     parent.process.wait()
     await no_process_left([worker])
     parent.channel.close()
+
+
+@pytest.mark.parametrize("ending", ["", "os.kill(os.getpid(), signal.SIGKILL)\n"])
+def test_what_a_worker_leaves_behind_ends_with_it_also_in_a_session_of_its_own(
+    parent: Parent, tmp_path: Path, ending: str
+) -> None:
+    daemon = f"setsid sh -c 'sleep 600 & echo $! > {tmp_path}/daemon; sleep 600' &"
+    script = write(
+        tmp_path,
+        "import os, signal, subprocess, time\n"
+        "subprocess.Popen(['sleep', '600'])\n"
+        f"subprocess.run({daemon!r}, shell=True)\n"
+        f"while not (os.path.exists({f'{tmp_path}/daemon'!r}) and open({f'{tmp_path}/daemon'!r}).read()):\n"
+        "    time.sleep(0.01)\n"
+        f"{ending}",
+    )
+    ended = parent.run(tmp_path, script)
+    parent.hear_group_gone(ended.pid)
+    assert not psutil.pid_exists(int((tmp_path / "daemon").read_text()))
+    assert psutil.Process(parent.process.pid).children() == []
+
+
+def test_what_one_worker_leaves_behind_ends_and_what_another_one_runs_goes_on(
+    parent: Parent, tmp_path: Path
+) -> None:
+    stays = write(
+        tmp_path,
+        "import os, subprocess, time\n"
+        "subprocess.run('setsid sleep 600 &', shell=True)\n"
+        "print('started', flush=True)\n"
+        "time.sleep(600)\n",
+        "stays.py",
+    )
+    forked = parent.fork(tmp_path, stays)
+    (tmp_path / "log").touch()
+    while "started" not in log(tmp_path):
+        assert psutil.pid_exists(forked.pid)
+    (below,) = (each for each in psutil.Process(forked.pid).children() if each.name() in ("sleep", "setsid"))
+    parent.run(tmp_path, write(tmp_path, "import subprocess\nsubprocess.run('setsid sleep 600 &', shell=True)\n"))
+    assert below.is_running()
+    parent.tell(Kill(forked.pid))
+    parent.hear()
+    parent.hear_group_gone(forked.pid)
+    assert not below.is_running()
+
+
+def test_what_a_script_spawns_itself_is_noted_with_its_own_line_while_it_lasts(
+    parent: Parent, tmp_path: Path
+) -> None:
+    script = write(
+        tmp_path,
+        "import glob, os, sys, torch.multiprocessing as mp\n"
+        "def work(rank, folder):\n    print(open(glob.glob(folder + '/spawned-*')[0]).read(), flush=True)\n"
+        "if __name__ == '__main__':\n"
+        "    mp.spawn(work, (os.environ['HOLDFAST_RUN_DIR'],), nprocs=1)\n"
+        "    print(glob.glob(os.environ['HOLDFAST_RUN_DIR'] + '/spawned-*'))\n",
+    )
+    ranked = {"HOLDFAST_ROUND": "1", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    ended = parent.run(tmp_path, script, HOLDFAST_RUN_DIR=str(tmp_path), **ranked)
+    assert ended.exit_code == 0, log(tmp_path)
+    assert log(tmp_path).splitlines() == ['{"place":"script.py:5 in <module>","processes":1}', "[]"]

@@ -29,7 +29,11 @@ from holdfast.agent.kernel.message import parse_message
 from holdfast.agent.kernel.source import parse_line, parse_record
 from holdfast.agent.launch.forking import FromWarmParent, ToWarmParent
 from holdfast.agent.launch.logs import WorkerRun
+from holdfast.agent.launch.preload import PreloadList
 from holdfast.agent.launch.settings import Claims, bound_to
+from holdfast.agent.launch.spawned import SpawnCall
+from holdfast.agent.linktest.judgement import Judged, Measured
+from holdfast.agent.linktest.wire import Done, Ended, Joined, ToLead, ToMember, Turn
 from holdfast.agent.memberfile import Member
 from holdfast.agent.selftest.station import FromStation
 from holdfast.agent.sensors.cloud_notice import NotNotice, aws_rebalance_notice, aws_spot_notice, azure_notices
@@ -43,7 +47,7 @@ from holdfast.api.cordon import CordonedBy, read_cordoned_by
 from holdfast.api.decoding import decode, decode_json, decode_msgpack
 from holdfast.api.disturbance import Ailment, Disturbance
 from holdfast.api.drill import Drill
-from holdfast.api.errors import Damaged, InvalidInput, InvalidSpec, Malformed
+from holdfast.api.errors import Damaged, InvalidInput, InvalidSpec, Malformed, Unavailable
 from holdfast.api.event import Event, JobSubmitted, MemberJoined
 from holdfast.api.feed import FeedHello, JobGone, PlacesTold, Pulse, Told, Whoami
 from holdfast.api.incident import Incident
@@ -72,8 +76,12 @@ from holdfast.checkpoint.commit.retention import Need
 from holdfast.checkpoint.format import manifest
 from holdfast.checkpoint.memory import protocol, record
 from holdfast.checkpoint.storage.journal import Head
+from holdfast.cli import figures
+from holdfast.cli.figures import kept_in, read_figures
 from holdfast.cli.statedirectory import ListeningAt, RunningJob
 from holdfast.cli.watchdogclient import JournalPage
+from holdfast.console.runbook.written import read_check
+from holdfast.integrations.marks import Mark
 from holdfast.trainer.storetable import Add, Answer, Await, Hello, Request
 from holdfast.watchdog import brain
 from holdfast.watchdog.access.auth import grants_in
@@ -182,6 +190,8 @@ _HISTORY = RunHistory()
 _HISTORY.losses.add(1, 2.5)
 _HISTORY.fingerprint(1, "blocks.0", 7)
 _LOGGED = KeptScalars(1, ScalarsLogged(3, 0, {"rate": ((7, 0.5),)}, since=4))
+_SERIES = b'{"at": [1.5], "step": [1], "loss_median": [2.5], "tokens_s": [9], "step_s": [0.1], "mfu": [null]}'
+_CHECK = b"{format: 1, id: a, title: A, symptoms: {hung: 9}, facts: [{incident: {kind: Hang, cause: 'a*'}}]}"
 _REPORTING = ReportingPolicy(tensorboard=True)
 TARGETS: Mapping[str, Target] = {
     "launcher": _packed(
@@ -207,6 +217,12 @@ TARGETS: Mapping[str, Target] = {
         Told, Pulse(1.0), JobGone("ns/j"), PlacesTold("ns/j", 1, 1, 1, ("n",), ("",), (), b"")
     ),
     "whoami": _written(Whoami, Whoami("me", ("view",), ("ns",))),
+    "to link lead": _written(ToLead, Joined("n", 4711), Done(Measured(one="n", other="m", rate=1e9))),
+    "to link member": _written(
+        ToMember,
+        Turn("m", calls=True, host="10.0.0.1", port=4711, token="t", seconds=4.0),
+        Ended(Judged(Verdict.FAILED, {"n": "dead"})),
+    ),
     "to agent": _packed(ToAgent),
     "to operator": _packed(ToOperator),
     "worker": _packed(FromWorker, Attached(7), Entered(3)),
@@ -227,6 +243,8 @@ TARGETS: Mapping[str, Target] = {
     "run's history": Target(runhistory.decode, (Damaged,), (_HISTORY.encode(2),), runhistory._File),
     "rehearsal": _written(Rehearsal, Rehearsal("file:///c", "/tmp/a", 7, Look(7, "blocks.0"))),
     "observation": _written(Seen, Seen(7, Kind.LEAVE, "blocks.0", 1, "ab", "cd", "'tanh'")),
+    "imports list": _written(PreloadList, PreloadList(("transformers",), {"x": "it starts a process"})),
+    "spawned": _written(SpawnCall, SpawnCall("train.py:3 in main", 8)),
     "member file": _written(Member, Member("ns/j", "m", "n", "b", 4026531836)),
     "own token": Target(_read_token, (), (b'{"kubernetes.io":{"pod":{"name":"p"},"node":{"name":"n"}}}',), Claims),
     "token's end": Target(_read_expiry, (), (b'{"exp": 1795584475}',), dict[str, object]),
@@ -281,6 +299,8 @@ TARGETS: Mapping[str, Target] = {
     "bit flip": _written(BitFlip, BitFlip(rank=1, step=7, bit=12)),
     "output that is NaN": _written(NanOutput, NanOutput(rank=1, step=7, steps=1)),
     "what a rewind needs": _written(Need, Need()),
+    "mark": _written(Mark, Mark(5, 2)),
+    "whose format": _written(manifest.Framework, manifest.Framework("lightning")),
     "head of a bucket's journal": _written(Head, Head()),
     "API server's words": _written(Said, Said()),
     "watchdog's refusal": Target(explanation, (), (b'{"error": "no such job"}',), Explanation),
@@ -296,6 +316,11 @@ TARGETS: Mapping[str, Target] = {
     "ranks' status": _written(tuple[RankStatus, ...]),
     "line of the journal": _packed(Journaled),
     "snapshot of a job": _packed(Snapshot),
+    "console's series": Target(read_figures, (Unavailable,), (_SERIES,), figures._Told),
+    "kept series": Target(
+        lambda body: kept_in(body, "a/b"), (Malformed,), (b'{"a/b": ' + _SERIES + b"}",), dict[str, msgspec.Raw]
+    ),
+    "written check": Target(lambda body: read_check(body, "a.yaml"), (InvalidInput,), (_CHECK,)),
     "frames": Target(_frames, (Damaged,), (frame(b"abc") + frame(b"defg"),)),
     "job file": Target(_read_job, (InvalidSpec,), (JOB_FILE,)),
 }

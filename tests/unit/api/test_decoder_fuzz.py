@@ -22,6 +22,7 @@ ELSEWHERE = {
     "operator/holdfast/operator/act": "objects that the API server has held against the CRD",
     "operator/holdfast/operator/kube": "the API server's own lists",
     "cli/holdfast/cli/doctor": "the API server's own words",
+    "console/holdfast/console/keeping.py": "its own file; one that cannot be read is begun anew",
     "console/holdfast/console/trackers/courier.py": "its own file; one that cannot be read is begun anew",
     "console/holdfast/console/trackers/credentials.py": "the API server's own words",
     "console/holdfast/console/trackers/desk.py": "its own file, behind a checksum; damaged, it is begun anew",

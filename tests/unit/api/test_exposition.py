@@ -71,6 +71,19 @@ def test_a_summary_is_how_many_and_their_sum() -> None:
     ]
 
 
+def test_a_histogram_is_how_many_were_at_most_so_much() -> None:
+    page = Page((Metric("looks_seconds", MetricKind.HISTOGRAM, "How long.", ("at",)),))
+    page.put_histogram("looks_seconds", "sea", buckets={1.0: 2, 900.0: 2, math.inf: 3}, total=1000.5)
+    (family,) = strictly_parsed(page.text(Style.OPENMETRICS))
+    assert [(each.name, each.labels.get("le"), each.value) for each in family.samples] == [
+        ("looks_seconds_bucket", "1.0", 2),
+        ("looks_seconds_bucket", "900.0", 2),
+        ("looks_seconds_bucket", "+Inf", 3),
+        ("looks_seconds_count", None, 3),
+        ("looks_seconds_sum", None, 1000.5),
+    ]
+
+
 def test_what_may_count_or_not_is_of_no_type() -> None:
     page = Page((Metric("DCGM_X", MetricKind.UNKNOWN, "Of another program."),))
     assert "# TYPE DCGM_X untyped" in page.text(Style.CLASSIC)

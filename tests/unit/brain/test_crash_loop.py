@@ -32,3 +32,9 @@ def test_four_failures_in_a_row_without_progress_are_no_chance(count: int) -> No
     _, no_use = crash_loop(failures(count), policy())
     assert f"exit code {count}" in no_use
     assert "step beyond 7" in no_use
+
+
+def test_what_was_raised_at_the_same_lines_before_any_step_is_tried_twice() -> None:
+    first, second, other = (Failure(at=1.0, step=0, cause="KeyError", trace=each) for each in ("ab", "ab", "cd"))
+    assert "raised the same twice" in crash_loop((first, second), policy())[1]
+    assert crash_loop((first, other), policy())[1] == ""

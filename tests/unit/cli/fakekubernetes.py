@@ -96,6 +96,9 @@ def _handler(fake: FakeKubernetes) -> type[BaseHTTPRequestHandler]:
         def do_POST(self) -> None:
             self._answer()
 
+        def do_PATCH(self) -> None:
+            self._answer()
+
         def _answer(self) -> None:
             content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             body = json.loads(content) if content else None

@@ -42,6 +42,7 @@ def here(tmp_path: Path) -> list[str]:
 def test_the_names_of_the_commands_are_the_promised_ones() -> None:
     assert list(COMMANDS) == [
         *("run", "demo", "launch", "status", "ranks", "nodes", "logs", "incidents", "why", "cost"),
+        *("postmortem", "rounds"),
         *("stacks", "flight", "profile", "runbook", "journal", "replay"),
         *(
             "console",
@@ -54,6 +55,7 @@ def test_the_names_of_the_commands_are_the_promised_ones() -> None:
             "checkpoint",
             "compare",
             "bisect",
+            "rollback",
             "rewind",
             "resize",
             "skip-batches",
@@ -86,7 +88,10 @@ OPTIONS = {
     "nodes": READ,
     "incidents": READ,
     "why": ["-j", "--job", *READ],
-    "runbook": ["--since", "-j", "--job", *READ],
+    "postmortem": ["--since", "--format", "--output", "--distill", "-j", "--job", *PLACE],
+    "rounds": READ,
+    "rollback": ["--yes", "--to", "-j", "--job", *PLACE],
+    "runbook": ["--since", "--checks", "-j", "--job", *READ],
     "journal": ["--after", *READ],
     "replay": ["--events", *READ],
     "console": [*PLACE, "--port"],

@@ -1,7 +1,15 @@
 """Points over time: bounded, thinner the older they are."""
 
+import json
 import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from holdfast.console import keeping
+from holdfast.console.keeping import SeriesKeeper
 from holdfast.console.series import Point, Series
 
 
@@ -67,3 +75,48 @@ def test_a_point_of_the_same_time_takes_the_place_of_the_one_before() -> None:
     series.add(point(1.0, loss_min=2.0))
     assert (len(series), series.columns(5)["loss_min"]) == (1, [2.0])
     assert Series().newest() is None
+
+
+class TestKeeping:
+    def feed(self, *ats: float) -> Any:
+        """What a console has heard of one job."""
+        series = Series()
+        for at in ats:
+            series.add(point(at, step=at))
+        return SimpleNamespace(jobs={"a/b": SimpleNamespace(series=series)})
+
+    def kept(self, file: Path) -> Any:
+        return json.loads(file.read_text())
+
+    def test_what_one_console_kept_the_next_one_goes_on_with(self, tmp_path: Path) -> None:
+        file = tmp_path / "series.json"
+        SeriesKeeper(self.feed(1.0, 2.0, 3.0), file).write()
+        SeriesKeeper(self.feed(3.0, 4.0), file).write()
+        assert self.kept(file)["a/b"]["at"] == [1.0, 2.0, 3.0, 4.0]
+        assert self.kept(file)["a/b"]["step"] == [1.0, 2.0, 3.0, 4.0]
+        assert [each.name for each in tmp_path.iterdir()] == ["series.json"]
+
+    def test_a_console_that_heard_nothing_leaves_what_there_is(self, tmp_path: Path) -> None:
+        file = tmp_path / "series.json"
+        SeriesKeeper(self.feed(), file).write()
+        assert not file.exists()
+        SeriesKeeper(self.feed(1.0), file).write()
+        SeriesKeeper(SimpleNamespace(jobs={}), file).write()  # type: ignore[arg-type]
+        assert self.kept(file)["a/b"]["at"] == [1.0]
+
+    def test_it_is_bounded_and_the_newest_stay(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(keeping, "POINTS", 16)
+        file = tmp_path / "series.json"
+        SeriesKeeper(self.feed(*map(float, range(100))), file).write()
+        SeriesKeeper(self.feed(*map(float, range(100, 200))), file).write()
+        at = self.kept(file)["a/b"]["at"]
+        assert (len(at), at[0], at[-1]) == (16, 0.0, 199.0)
+        assert at == sorted(at)
+
+    def test_a_file_that_is_none_is_as_no_file_and_a_bad_place_ends_nothing(self, tmp_path: Path) -> None:
+        file = tmp_path / "series.json"
+        for content in ("[", "{}", '{"a/b": {"at": [1]}}'):
+            file.write_text(content)
+            SeriesKeeper(self.feed(5.0), file).write()
+            assert self.kept(file)["a/b"]["at"] == [5.0]
+        SeriesKeeper(self.feed(5.0), tmp_path / "gone" / "series.json").write()

@@ -35,10 +35,11 @@ def exited(
     place: str = "",
     began: bool = True,
     own_limit: bool = False,
+    trace: str = "",
 ) -> Exited:
     """A worker that had trained, unless told otherwise."""
     node = rank // 2
-    exit = WorkerExited(round_number, rank, age_s, code, signal, error, raised, place, began, own_limit)
+    exit = WorkerExited(round_number, rank, age_s, code, signal, error, raised, place, began, own_limit, trace)
     return Exited(f"m{node}", f"n{node}", exit)
 
 

@@ -4,9 +4,11 @@ import pytest
 from signals import JOB, broke, exited, policy, started
 
 from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
+from holdfast.api.membership import ProcessesSpawned
+from holdfast.api.policy import XidAction
 from holdfast.watchdog.detectors import detectors_for
-from holdfast.watchdog.detectors.detector import Sample
-from holdfast.watchdog.detectors.user_code import ALIKE
+from holdfast.watchdog.detectors.detector import Sample, Spawned
+from holdfast.watchdog.detectors.user_code import ALIKE, OwnProcessesDetector
 
 GLOO = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:5"
 ENDED = exited(1, code=0)
@@ -70,3 +72,18 @@ def test_an_end_of_another_round_says_nothing() -> None:
 def test_another_round_is_judged_anew() -> None:
     found = judged((10.0, ENDED), (10.5, started(2)), (11.0, broke(3, round_number=2)))
     assert [each.kind for each in found if isinstance(each, Finding)] == [FindingKind.COLLECTIVE_FAILED]
+
+
+def test_processes_that_the_script_starts_itself_are_told_of_once() -> None:
+    detector = OwnProcessesDetector(policy())
+    detector.observe(started(2), 0.0)
+
+    def spawned(number: int) -> Spawned:
+        return Spawned("m0", "n0", ProcessesSpawned(number, 0, 8, "train.py:30 in main"))
+
+    assert detector.observe(spawned(1), 5.0) == (), "of a round that is over"
+    (finding,) = detector.observe(spawned(2), 9.0)
+    assert (finding.kind, finding.asks, finding.subject.node) == (FindingKind.USER_CODE, XidAction.WATCH, None)
+    assert finding.cause == "the script trains in processes that it starts itself at train.py:30 in main"
+    assert "LOCAL_RANK" in finding.fix
+    assert detector.observe(spawned(2), 10.0) == ()

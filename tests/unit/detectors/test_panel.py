@@ -22,7 +22,7 @@ from holdfast.watchdog.detectors.process_exit import ProcessExitDetector
 from holdfast.watchdog.detectors.replica_vote import ReplicaVoteDetector
 from holdfast.watchdog.detectors.straggler import StragglerDetector
 from holdfast.watchdog.detectors.thermal import ThermalDetector
-from holdfast.watchdog.detectors.user_code import EarlyExitDetector
+from holdfast.watchdog.detectors.user_code import EarlyExitDetector, OwnProcessesDetector
 from holdfast.watchdog.detectors.workload import WorkloadDetector
 
 
@@ -47,6 +47,7 @@ def test_there_is_one_detector_of_each_class() -> None:
             DeviceVoteDetector,
             MemberLostDetector,
             EarlyExitDetector,
+            OwnProcessesDetector,
             ProcessExitDetector,
             HangDetector,
             CollectiveFailedDetector,

@@ -145,3 +145,15 @@ holdfast.api.errors.InvalidInput: every_steps: -1 is not accepted; write at leas
     )
     assert raised.place == "train.py:7 in train"
     assert "<string>" not in raised.text
+
+
+def test_a_trace_is_that_of_the_class_and_the_lines_whatever_the_message_says() -> None:
+    def trace(text: str) -> str:
+        raised = raised_in(text)
+        assert raised is not None
+        return raised.trace
+
+    same = CHAINED.replace("no batch", "no batch of rank 3").replace("step 7", "step 8")
+    assert trace(CHAINED) == trace(same)
+    assert trace(CHAINED) != trace(CHAINED.replace("line 41", "line 42"))
+    assert trace(CHAINED) != trace(CHAINED.replace("ValueError", "TypeError"))

@@ -55,6 +55,7 @@ CHANGED: Mapping[str, Any] = {
     "parallelism.pipeline": 2,
     "startup.preflight": "full",
     "startup.timeout": "20m",
+    "startup.preload": ["transformers"],
     "placement.pack": ["topology.kubernetes.io/rack"],
     "checkpoint.uri": "file:///runs/gpt",
     "checkpoint.interval": "500steps",

@@ -85,6 +85,12 @@ def test_the_trainer_runs_the_launcher_with_the_entrypoint() -> None:
     ]
 
 
+def test_what_is_imported_beforehand_is_passed_on_where_the_job_says_it() -> None:
+    command = trainer_of(job_of(startup={"preload": ["transformers", "learned"]}))["command"]
+    assert command[command.index("--preload") + 1] == "transformers,learned"
+    assert "--preload" not in trainer_of(job_of())["command"], "an earlier image knows no such flag"
+
+
 @pytest.mark.parametrize(("grace_s", "expected"), [(0, "0"), (3, "0"), (600, "595")])
 def test_the_launcher_leaves_before_its_pod_is_killed(grace_s: int, expected: str) -> None:
     command = trainer_of(job_of({"terminationGracePeriodSeconds": grace_s}))["command"]
@@ -113,9 +119,10 @@ def test_what_a_user_gave_the_trainer_stays_beside_what_is_added() -> None:
     assert (trainer["image"], trainer["workingDir"]) == ("registry.example/train:1", "/work")
     assert "args" not in trainer
     assert [each["name"] for each in trainer["env"]] == [
-        *("HOLDFAST_MEMBER", "HOLDFAST_NODE", "HOLDFAST_POD_IP", "WANDB_MODE")
+        *("HOLDFAST_MEMBER", "HOLDFAST_NODE", "HOLDFAST_POD_IP", "HOLDFAST_IMAGE", "WANDB_MODE")
     ]
-    assert {each["name"] for each in trainer["env"][:3]} <= RESERVED_ENVIRONMENT
+    assert {each["name"] for each in trainer["env"][:4]} <= RESERVED_ENVIRONMENT
+    assert trainer["env"][3]["value"] == trainer["image"], "a round can tell what it was made of"
     assert {each["mountPath"]: each["name"] for each in trainer["volumeMounts"]} == {
         "/data": "data",
         "/opt/holdfast": "holdfast-launcher",

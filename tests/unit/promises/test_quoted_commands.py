@@ -16,7 +16,7 @@ from holdfast.cli.target import Program
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 # History keeps the commands of its day.
 HISTORY = ROOT / "docs" / "adr"
-PLACEHOLDERS = {"NODES": "8", "STEP": "1000", "BATCHES": "10", "R": "3", "N": "2", "K": "2"}
+PLACEHOLDERS = {"NODES": "8", "STEP": "1000", "BATCHES": "10", "ROUND": "4", "R": "3", "N": "2", "K": "2"}
 PROGRAMS = ("kubectl holdfast ", "holdfast ")
 
 

@@ -20,6 +20,7 @@ PARTS = (
     "cli",
     "bench",
     "examples",
+    "release",
 )
 MODULE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+import yaml
 from situations import a_stopped_process
 from watchedjob import JOB, WatchedJob
 
@@ -13,6 +14,7 @@ from holdfast.api.event import Journaled
 from holdfast.console.runbook.command import in_cluster
 from holdfast.console.runbook.examine import examine
 from holdfast.console.runbook.symptom import Symptom
+from holdfast.console.runbook.written import read_check, runnable
 from holdfast.console.serving import shapes
 from holdfast.console.serving.checks import Runbook
 from holdfast.wire.http import WatchdogHttp
@@ -53,6 +55,17 @@ async def test_a_reader_gets_what_the_command_line_says() -> None:
     }
     assert watchdog.tokens == {TOKEN}
     assert shapes.Checks(**json.loads(msgspec.json.encode(told))).checks[0].id == "stopped-process"
+
+
+async def test_checks_of_the_installation_are_run_for_a_reader_too() -> None:
+    facts = [{"figure": {"name": "stepAgeSeconds", "above": 0.5}}]
+    document = {"format": 1, "id": "ours", "title": "Ours", "symptoms": {"hung": 1}, "facts": facts}
+    check = runnable(read_check(yaml.safe_dump(document).encode(), "ours.yaml"))
+    watchdog = Watchdog(a_stopped_process())
+    told = await Runbook(watchdog, (check,)).of(JOB, "hung", TOKEN)
+    (ours,) = [each for each in told["checks"] if each["id"] == "ours"]
+    assert ours["verdict"] == "suspect"
+    assert "ours" not in {each["id"] for each in (await Runbook(watchdog).of(JOB, "hung", TOKEN))["checks"]}
 
 
 async def test_a_journal_is_read_page_by_page() -> None:

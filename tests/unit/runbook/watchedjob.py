@@ -44,6 +44,7 @@ from holdfast.cli.watchdogclient import WatchdogClient
 from holdfast.cli.watchdogsource import WatchdogSource
 from holdfast.console.runbook.known import WINDOW_S, Known
 from holdfast.watchdog import brain
+from holdfast.watchdog.brain.costs import report_of
 from holdfast.watchdog.brain.status import status_of, with_trouble
 from holdfast.watchdog.brain.step import Effect
 from holdfast.watchdog.detectors.detector import Connected, Disconnected, Exited, Heard, Reported, Sample
@@ -311,6 +312,7 @@ class WatchedJob:
             "journal": lambda: JournalPage(tuple(self.store.tail(JOB, 0)), None),
             "plan": lambda: state.plan,
             "round": lambda: state.desired,
+            "ledger": lambda: report_of(state, self.now),
         }
         return msgspec.json.encode(answers[resource]())
 

@@ -135,7 +135,11 @@ def test_settings_are_taken_apart_and_secrets_left_out() -> None:
     assert said == {"seed": "3", "model.width": "8", "model.act": "gelu", "wandb.api_key": LEFT_OUT}
 
 
-def test_a_manifest_is_collected_beside_the_training_and_a_round_later_it_knows_the_new_world() -> None:
+def test_a_manifest_is_collected_beside_the_training_and_a_round_later_it_knows_the_new_world(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOLDFAST_IMAGE", "registry/train:7")
+
     def part(number: int, world_size: int) -> Assignment:
         return Assignment(
             job="a/b",
@@ -160,6 +164,7 @@ def test_a_manifest_is_collected_beside_the_training_and_a_round_later_it_knows_
     assert first.of(Section.TOPOLOGY)["world_size"] == "2"
     assert "torch" in first.of(Section.PACKAGES)
     assert first.of(Section.VERSIONS)["torch"]
+    assert first.of(Section.VERSIONS)["image"] == "registry/train:7"
     assert "torch.deterministic_algorithms" in first.of(Section.DETERMINISM)
     description.begin(part(2, 4), told=told.append)
     thread = description._thread

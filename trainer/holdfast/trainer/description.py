@@ -217,6 +217,8 @@ def _versions() -> _Questions:
         "processor": _processor,
         "libc": lambda: " ".join(platform.libc_ver()),
     }
+    if image := os.environ.get(runmanifest.IMAGE_VARIABLE):
+        questions[runmanifest.IMAGE] = lambda: image
     if torch.cuda.is_available():
         questions["nccl"] = torch.cuda.nccl.version
         questions["device"] = torch.cuda.get_device_name

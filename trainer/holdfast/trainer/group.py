@@ -53,7 +53,7 @@ class RoundGroup:
         self._is_torchrun = is_torchrun
         self._connections = HeldConnections()
         self._hook_before = sys.excepthook
-        self.store: RoundStore | None = None
+        self.store: Store | None = None
         """Where the ranks met; None before `form`, for a single rank, and under another launcher."""
         self._default: dist.ProcessGroup | None = None
         self._is_closed = False
@@ -134,7 +134,7 @@ class RoundGroup:
             self._default = None
         if dist.is_initialized():
             dist.destroy_process_group()
-        if self.store is not None:
+        if isinstance(self.store, RoundStore):
             self.store.close()
         # Each init_process_group wraps the hook of the one before.
         sys.excepthook = self._hook_before

@@ -7,6 +7,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from torch.nn import Module
@@ -64,6 +65,8 @@ class Run:
 
     Raises InvalidInput when the environment contradicts itself, Unavailable when the launcher does not answer.
     """
+
+    entered: ClassVar["Run | None"] = None  # whose training function runs in this process
 
     def __init__(
         self,
@@ -197,18 +200,12 @@ class Run:
         `part`, such as "tensor-parallel 3". The first call of a round counts; a Checkpointer makes it otherwise.
         """
         if self._watched is None:
+            assignment, say, history = self.assignment, self._host.say, self._chronicle.history
+            record, corruptible = self._record, self._corruptible
             self._watched = Watched(
-                model,
-                self.assignment,
-                part=part,
-                record=self._record,
-                corruptible=self._corruptible,
-                history=self._chronicle.history,
+                model, assignment, part=part, record=record, corruptible=corruptible, history=history
             )
-            say = self._host.say
-            self._chronicle.begin(
-                self.assignment, told=lambda manifest: say(RunDescribed(manifest.round, fitted(manifest)))
-            )
+            self._chronicle.begin(assignment, told=lambda told: say(RunDescribed(told.round, fitted(told))))
             if self._rehearsing is not None:
                 self._rehearsing.watch(model, self._here().restored_step or 0)
 
@@ -325,8 +322,7 @@ class Run:
         (default: the one lived now): `checkpoints`, newest first, as `api.checkpoint.told_of` bounds them.
         `saved` is the newest step the round had committed by then. Any thread.
         """
-        seen_in = self.assignment.round if round is None else round
-        told = tuple(checkpoints)
+        told, seen_in = tuple(checkpoints), self.assignment.round if round is None else round
         self._host.say(CheckpointsStored(round=seen_in, uri=uri, count=count, checkpoints=told, saved=saved))
 
     def standing(self) -> Standing:
@@ -389,6 +385,7 @@ class Run:
             stay.group.drop()
             raise
         finally:
+            Run.entered = None
             self._record.phase(Phase.IDLE)
             self.log.send(stay, self._host.say, rest=True)
             if self._watched is not None:
@@ -420,17 +417,17 @@ class Run:
             os.environ.update(round_environment(assignment))
         if self._last_stay is not None:
             forget_round(assignment)
-        group = RoundGroup(
-            assignment, backend=self._backend, timeout_s=self._timeout_s, is_torchrun=self._is_torchrun
-        )
-        stay = Stay(assignment, group)
-        self._stay = stay
+        group = self._group_of(assignment)
+        stay = self._stay = Stay(assignment, group)
         if self._corruptible is not None:
             self._drill = Drill(self._corruptible, assignment.rank, break_connections=group.abort)
         if self._rehearsal is not None:
             self._rehearsing = Rehearsing(self._rehearsal, assignment.rank)
         self._host.attend(stay)
         return stay
+
+    def _group_of(self, part: Assignment) -> RoundGroup:
+        return RoundGroup(part, backend=self._backend, timeout_s=self._timeout_s, is_torchrun=self._is_torchrun)
 
     def _live(self, stay: Stay, train: Callable[[Assignment], object]) -> bool:
         try:
@@ -441,13 +438,9 @@ class Run:
             self._host.say(Entered(round=stay.assignment.round))
             self._said_reenters = ANY_ROUND  # The launcher takes it from one that has entered.
             self._say_what_it_reenters()
+            Run.entered = self
             train(stay.assignment)
-            self._record.phase(Phase.IDLE)
-            self._last_word, step = self._values.finish(), self._record.last_step
-            watched = self._watched
-            if self._last_word is None and step is not None and watched is not None and not watched.is_finite():
-                self._last_word = NonFinite(step, 0.0, step, 1, parameters=True)
-            self.log.finish()
+            self._end_training()
             stay.group.barrier()
             stay.check()
             return True
@@ -459,6 +452,14 @@ class Run:
             for link in raised_from(error):  # Their frames still hold the model.
                 traceback.clear_frames(link.__traceback__)
         return False
+
+    def _end_training(self) -> None:
+        """No further step comes in this round."""
+        self._record.phase(Phase.IDLE)
+        self._last_word, step, watched = self._values.finish(), self._record.last_step, self._watched
+        if self._last_word is None and step is not None and watched is not None and not watched.is_finite():
+            self._last_word = NonFinite(step, 0.0, step, 1, parameters=True)
+        self.log.finish()
 
     def _survive(self, stay: Stay, error: Exception) -> None:
         """Return once the round is over, when `error` came of a round that broke; otherwise raise `error`."""

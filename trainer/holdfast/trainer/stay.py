@@ -19,11 +19,12 @@ import math
 import threading
 from dataclasses import dataclass
 
+from torch._C._distributed_c10d import Store
+
 from holdfast.api.checkpoint import Standing
 from holdfast.api.control import Assignment
 from holdfast.trainer.group import RoundGroup
 from holdfast.trainer.profiling import Profiling
-from holdfast.trainer.store import RoundStore
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +123,7 @@ class WantedSave:
         """A request was shown. Shown again it changes nothing; a newer one counts."""
         self.newest = max(self.newest, number)
 
-    def due(self, step: int, store: RoundStore | None, step_time_s: float | None) -> int | None:
+    def due(self, step: int, store: Store | None, step_time_s: float | None) -> int | None:
         """This rank has completed `step`: the request that a save of it answers, or None.
 
         To be asked after every step while `newest` differs from `answered`. `store` is the round's (None when
@@ -139,12 +140,12 @@ class WantedSave:
             self._promise = None
             key = _key(promise.number, promise.attempt)
             everyone = store.add(f"{key}/promises", 0) == self._world_size
-            if store.compare_set(f"{key}/verdict", "", b"save" if everyone else b"missed") == b"save":
+            if store.compare_set(f"{key}/verdict", "", "save" if everyone else "missed") == b"save":
                 self.answered = promise.number
                 return self.answered
             self._tried = (promise.number, promise.attempt + 1)
 
-    def _agree(self, step: int, store: RoundStore, step_time_s: float | None) -> _Promise:
+    def _agree(self, step: int, store: Store, step_time_s: float | None) -> _Promise:
         """Promise to save the first attempt's step that is not passed yet."""
         number = self.newest
         attempt = self._tried[1] if self._tried[0] == number else 0

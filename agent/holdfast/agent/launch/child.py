@@ -22,12 +22,14 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, NoReturn
 
 from holdfast.agent.launch.forking import EntrypointKind, Fork
+from holdfast.agent.launch.importlog import ImportLog, log_file
+from holdfast.agent.launch.spawned import note_spawns
 from holdfast.api import rankrecord
 from holdfast.api.control import RUN_DIRECTORY_VARIABLE, record_file_name
 from holdfast.api.rankrecord import UNKNOWN_INT, HealthZone, Phase, ProofZone, ReplicaZone, StepZone
@@ -36,8 +38,10 @@ from holdfast.api.stacks import SIGNAL, stacks_file_name
 # Source: the constants of prctl(2), https://man7.org/linux/man-pages/man2/prctl.2.html
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
+EMPTY: Mapping[str, tuple[str | None, str | None]] = MappingProxyType({})
 FAILED = 1
 NOT_STARTED = 127
 _UNLOCKED = 2  # an even sequence; zero means that nothing was written yet
@@ -47,11 +51,20 @@ _KNOCK_TIMEOUT_S = 1.0
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # struct linger: on, zero seconds
 
 
-def become_worker(request: Fork, *, parent: int, warm: bool) -> NoReturn:
-    """Run the request in this freshly forked process; `parent` is the process that forked it."""
+Change = tuple[str | None, str | None]
+"""What a variable was before and after, None where it is not set."""
+
+
+def become_worker(request: Fork, *, parent: int, warm: bool, changes: Mapping[str, Change] = EMPTY) -> NoReturn:
+    """Run the request in this freshly forked process; `parent` is the process that forked it.
+
+    `changes` are what imports of the parent did to its environment.
+    """
     status = NOT_STARTED
     try:
         _settle(request, parent)
+        if warm:
+            apply(changes, os.environ)
         write_first_record(request.env, pid=os.getpid(), now_ns=time.monotonic_ns())
         if request.kind is EntrypointKind.PROGRAM:
             os.execvpe(request.argv[0], request.argv, request.env)
@@ -60,7 +73,14 @@ def become_worker(request: Fork, *, parent: int, warm: bool) -> NoReturn:
             os.execve(sys.executable, [sys.executable, "-u", *flags, *request.argv], request.env)
         _reseed()
         make_stores_wait()
+        if RUN_DIRECTORY_VARIABLE in request.env:
+            note_spawns(Path(request.env[RUN_DIRECTORY_VARIABLE]))
         write_stacks_when_asked(request.env)
+        if request.learns:
+            with contextlib.suppress(OSError):  # it is not learned from, and works all the same
+                sys.meta_path.insert(
+                    0, ImportLog(log_file(Path(request.env[RUN_DIRECTORY_VARIABLE]), os.getpid()))
+                )
         ended_with = _run_main(request)
         # As an interpreter ends: threads are waited for, then exit functions run.
         threading._shutdown()  # type: ignore[attr-defined]
@@ -75,9 +95,30 @@ def become_worker(request: Fork, *, parent: int, warm: bool) -> NoReturn:
         os._exit(status)
 
 
+def changed(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, Change]:
+    """What imports did to the environment."""
+    names = sorted({*before, *after})
+    pairs = {name: (before.get(name), after.get(name)) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def apply(changes: Mapping[str, Change], environment: MutableMapping[str, str]) -> None:
+    """Change what the imports changed, as they would have in the worker: where it starts from the same value."""
+    for name, (before, after) in changes.items():
+        if environment.get(name) != before:
+            continue
+        if after is None:
+            environment.pop(name, None)
+        else:
+            environment[name] = after
+
+
 def _settle(request: Fork, parent: int) -> None:
     os.setsid()
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # What it starts stays below it when what started that ends, also with a session of its own: so the warm parent
+    # knows what it leaves behind when it ends itself.
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # The parent may have died before the line above took effect; then the signal never comes.
     if os.getppid() != parent:
         os._exit(NOT_STARTED)

@@ -74,6 +74,12 @@ PARAMETERS = (
     _option("run-dir", help="Where rank records and the control socket live. Default: a temporary directory."),
     _option("memory-dir", help=f"In memory; a folder for snapshots is made in it. Default: {ROOT}."),
     _option("token-file", help=f"Default: ${TOKEN_VARIABLE}, or the file ${TOKEN_FILE_VARIABLE} names."),
+    _option(
+        "preload",
+        metavar="MODULES",
+        help="What the warm parent imports beside torch: installed modules, separated by commas, and learned for "
+        "what the script imported before.  [default: learned]",
+    ),
     _option("heartbeat-interval", type=click.FloatRange(min=0.01), help="Seconds between beats."),
     _option(
         "leave-grace",

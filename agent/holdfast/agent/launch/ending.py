@@ -5,6 +5,7 @@ frames of their own files. The others are left out, unless there are no own ones
 """
 
 import contextlib
+import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ _MARGIN = re.compile(r"^ *[|+] ?(?=\S|  )")
 # What follows the exception's line and is no part of its message: another program's log line, an empty line.
 _AFTERWARDS = re.compile(r"^(?:\[|\+?-+(?: \d+ -+)?$|\d{4}-|Exception ignored|Traceback|$)")
 _MESSAGE_LINES_MAX = 6
+_TRACE_BYTES = 8
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
 
@@ -41,12 +43,14 @@ OWN = Path("/proc/self/cgroup")
 @dataclass(frozen=True, slots=True)
 class Raised:
     """`exception` is its type and message in one line, `place` the innermost of the user's own lines ("train.py:41
-    in step", empty when there is none), `text` the traceback to show.
+    in step", empty when there is none), `text` the traceback to show. `trace` is equal for exceptions of one class
+    that came through the same lines, whatever their message, which may name a rank or a port.
     """
 
     exception: str
     place: str
     text: str
+    trace: str
 
 
 @dataclass(slots=True)
@@ -93,7 +97,16 @@ def raised_in(output: str) -> Raised | None:
         own = [frame for frame in block.frames if frame.is_own] or block.frames
         shown += [_HEADER] * block.header + [line for frame in own for line in frame.lines] + block.message
     place = next((frame.place for frame in reversed(last.frames) if frame.is_own), "")
-    return Raised(last.message[0], place, "\n".join(shown))
+    return Raised(last.message[0], place, "\n".join(shown), _trace(chain))
+
+
+def _trace(chain: Sequence[_Block]) -> str:
+    """A digest of the classes and the lines of a chain of tracebacks."""
+    whole = hashlib.blake2b(digest_size=_TRACE_BYTES)
+    for block in chain:
+        frames = "|".join(f"{frame.file}:{frame.line}:{frame.name}" for frame in block.frames)
+        whole.update(f"{block.message[0].partition(':')[0]}|{frames}\n".encode("utf-8", "replace"))
+    return whole.hexdigest()
 
 
 def _chain(lines: Sequence[str]) -> list[_Block]:

@@ -24,11 +24,16 @@ class Preload(StrEnum):
     NOTHING = "nothing"
 
 
+def preload_for(kind: EntrypointKind) -> Preload:
+    """Whether a warm parent imports torch for such an entry point."""
+    return Preload.NOTHING if kind is EntrypointKind.PROGRAM else Preload.TORCH
+
+
 class Fork(msgspec.Struct, frozen=True, tag=True):
     """Launcher: start a worker. Answered with `Forked` or `NotForked` under the same `ticket`.
 
     `name` is what process listings show, `env` the complete environment, `log` the file both of the worker's
-    output streams are appended to.
+    output streams are appended to. `learns`: it is the user's script, and what it imports is of interest.
     """
 
     ticket: int
@@ -38,6 +43,7 @@ class Fork(msgspec.Struct, frozen=True, tag=True):
     env: dict[str, str]
     cwd: str
     log: str
+    learns: bool = False
 
 
 class Kill(msgspec.Struct, frozen=True, tag=True):
@@ -53,10 +59,17 @@ class Dump(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """Warm parent: forks are served from now on. When `warm` is false they start cold, because of `reason`."""
+    """Warm parent: forks are served from now on. When `warm` is false they start cold, because of `reason`.
+
+    `loaded` counts the modules it imported beside those that every script needs; `files` are those of the packages
+    it holds, as they were when `stamp` was taken (`preload.stamp_of`).
+    """
 
     warm: bool
     reason: str = ""
+    loaded: int = 0
+    files: tuple[str, ...] = ()
+    stamp: str = ""
 
 
 class Forked(msgspec.Struct, frozen=True, tag=True):

@@ -14,10 +14,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import msgspec
 
 from holdfast.agent.launch import forking
+from holdfast.agent.launch.preload import leave_what_killed
 from holdfast.api.decoding import decode
 from holdfast.wire.frame import FrameReader, frame
 
@@ -39,7 +41,10 @@ class ForkServer:
         preload: forking.Preload,
         environment: Mapping[str, str],
         on_message: Callable[[forking.FromWarmParent], None],
+        wanted: Path | None = None,
     ) -> None:
+        """`wanted` is the file of the `PreloadList` of what to import beside torch."""
+        self._wanted = wanted
         self._preload = preload
         self._environment = environment
         self._on_message = on_message
@@ -53,6 +58,11 @@ class ForkServer:
     @property
     def is_warm(self) -> bool:
         return self.ready is not None and self.ready.warm
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no worker, and none is asked for."""
+        return not self._alive and not self._open
 
     def fork(self, request: forking.Fork) -> None:
         """Ask for a worker; it waits for the warm parent when there is none right now."""
@@ -105,6 +115,10 @@ class ForkServer:
         ours, theirs = socket.socketpair()
         descriptor = theirs.fileno()
         command = [sys.executable, "-m", "holdfast.agent.launch.warm_parent", str(descriptor), self._preload.value]
+        if self._wanted is not None:
+            with contextlib.suppress(OSError):  # then it is tried again
+                leave_what_killed(self._wanted)
+            command.append(str(self._wanted))
         # More than one thread would make forking unsafe: the numeric libraries start theirs at import.
         environment = {**self._environment, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         process = subprocess.Popen(

@@ -24,19 +24,29 @@ from holdfast.agent.launch import firstsign, forking, logs
 from holdfast.agent.launch.connection import Connection
 from holdfast.agent.launch.control import ControlServer
 from holdfast.agent.launch.ending import MemoryLimit, last_completed, raised_in
-from holdfast.agent.launch.forkserver import ForkServer
+from holdfast.agent.launch.habits import ScriptHabits
 from holdfast.agent.launch.host import ReservedPorts
 from holdfast.agent.launch.localset import Effect, KillWorker, LocalSet, Report, Start, StartTest, TellWorker
 from holdfast.agent.launch.memoryfolder import folder_of
 from holdfast.agent.launch.processes import TestProcess, error_file, worker_environment
 from holdfast.agent.launch.settings import LauncherSettings
+from holdfast.agent.launch.spawned import SpawnCall
 from holdfast.agent.launch.stacks import StackTaker
 from holdfast.agent.launch.testing import Testing
 from holdfast.agent.launch.transfer import Transfer
+from holdfast.agent.launch.warmparents import WarmParents
 from holdfast.agent.memberfile import Member, own_pid_namespace, write_member
 from holdfast.api.control import Attached, FromWorker, record_file_name
 from holdfast.api.errors import Unavailable
-from holdfast.api.membership import Departing, Join, RoundWord, SaveWanted, Warmed, WorkerExited
+from holdfast.api.membership import (
+    Departing,
+    Join,
+    ProcessesSpawned,
+    RoundWord,
+    SaveWanted,
+    Warmed,
+    WorkerExited,
+)
 from holdfast.api.profile import ProfileTold, ProfileWanted
 from holdfast.api.round import Closed, Shown
 from holdfast.api.selftest import TestWanted
@@ -116,18 +126,22 @@ class Launcher:
         self._departure: signal.Signals | None = None
         self._follower = logs.LogFollower(sys.stdout)
         self._memory_limit = MemoryLimit()
-        self._signs = firstsign.FirstSigns(lambda pid: self._do(self._set.showed_sign(pid)))
+        self._signs = firstsign.FirstSigns(self._take_sign)
         self._logs = logs.WorkerLogs(
             settings.log_dir, member=settings.member, node=settings.node, clock=_seconds_since_1970
         )
         self._control = ControlServer(
             run_dir=settings.run_dir, on_message=self._take_from_worker, on_detached=self._set.detached
         )
-        is_program = settings.entrypoint.kind is forking.EntrypointKind.PROGRAM
-        self._fork_server = ForkServer(
-            preload=forking.Preload.NOTHING if is_program else forking.Preload.TORCH,
+        self._parents = WarmParents(
+            preload=forking.preload_for(settings.entrypoint.kind),
             environment=settings.environment,
+            run_dir=settings.run_dir,
             on_message=self._take_from_warm_parent,
+            on_left=lambda worked: self._habits.leave(worked),
+        )
+        self._habits = ScriptHabits(
+            settings, season=self._parents.season, on_spawned=self._take_spawned, clock=_seconds_since_1970
         )
         self._connection = Connection(
             settings.watchdog,
@@ -137,7 +151,7 @@ class Launcher:
             on_shown=self._take_shown,
         )
         self._tails = logs.OutputTails(settings.log_dir, self._connection.report)
-        self._stacks = StackTaker(settings.run_dir, dump=self._fork_server.dump, ask=self._control.tell)
+        self._stacks = StackTaker(settings.run_dir, dump=self._parents.dump, ask=self._control.tell)
         self._taking: asyncio.Task[None] | None = None  # where the workers stand
         self._behind: Shown | None = None  # what was shown meanwhile, and is done afterwards
 
@@ -164,9 +178,10 @@ class Launcher:
                 stack.push_async_callback(self._control.close)
                 await stack.enter_async_context(self._transfer)  # workers write to its memory until they end
                 for work in (
-                    self._fork_server.run(),
+                    self._parents.run(),
                     _every(logs.TEE_INTERVAL_S, self._follower.copy),
                     _every(firstsign.LOOK_INTERVAL_S, self._signs.look),
+                    _every(firstsign.LOOK_INTERVAL_S, self._habits.look),
                     _every(logs.TRIM_INTERVAL_S, self._logs.trim),
                     self._connection.run(),
                 ):
@@ -199,7 +214,7 @@ class Launcher:
             address=settings.address,
             local_size=settings.local_size,
             ports=self._ports.numbers,
-            warm=self._fork_server.is_warm,
+            warm=self._parents.is_warm,
             held_round=self._set.held_round,
             shown=self._set.desired.number if self._set.desired else 0,
             nodes=settings.nodes,
@@ -277,6 +292,7 @@ class Launcher:
             self._connection.report(msgspec.structs.replace(message, rank=rank))
         elif isinstance(message, Attached):
             self._signs.forget(worker)  # its rank record tells of its steps
+            self._habits.attached(worker)
             self._do(self._set.attached(worker, time.monotonic()))
         else:
             self._do(self._set.heard(worker, message, time.monotonic()))
@@ -285,6 +301,7 @@ class Launcher:
         match message:
             case forking.Ready(warm=True):
                 self._connection.report(Warmed())
+                self._parents.season(self._habits.wanted)
             case forking.Ready():
                 log.warning("workers start cold reason=%s", message.reason)
             case forking.Forked() if self._testing.has_ticket(message.ticket):
@@ -311,13 +328,26 @@ class Launcher:
         if self._settings.tee.includes(start.local_rank):
             self._follower.follow(pid, path, rank=rank, round_=round_, offset=offset)
         self._signs.watch(pid, port=start.round.endpoint.port, log=path, offset=offset)
+        self._habits.watch(pid, start.local_rank)
         self._do(self._set.started(message.ticket, pid, time.monotonic()))
+
+    def _take_sign(self, pid: int) -> None:
+        self._habits.trains(pid)
+        self._do(self._set.showed_sign(pid))
+
+    def _take_spawned(self, pid: int, call: SpawnCall) -> None:
+        slot = self._set.slot_of(pid)
+        if slot is None:
+            return
+        log.warning("the script starts processes of its own count=%d at=%s", call.processes, call.place)
+        self._connection.report(ProcessesSpawned(slot.round, slot.rank, call.processes, call.place))
 
     def _take_ended(self, message: forking.Ended) -> None:
         """Tell the watchdog, and this node's log, how the worker ended and what it left that explains it."""
         worker = self._workers.pop(message.pid, None)
         self._follower.finish(message.pid)
         self._signs.forget(message.pid)
+        self._habits.ended(message.pid)
         self._stacks.forget(message.pid)
         if worker is None:
             return
@@ -336,6 +366,7 @@ class Launcher:
             raised.text if raised else logs.tail(written),
             raised=raised.exception if raised else "",
             place=raised.place if raised else "",
+            trace=raised.trace if raised else "",
             own_limit=message.signal == signal.SIGKILL and self._memory_limit.has_killed(),
         )
         completed = last_completed(self._settings.run_dir / record_file_name(start.local_rank))
@@ -373,9 +404,9 @@ class Launcher:
                 if not self._testing.hold(effect, time.monotonic()):
                     self._start(effect)
             elif isinstance(effect, StartTest):
-                self._fork_server.fork(self._test_process.request(effect, self._settings.environment))
+                self._parents.fork_plain(self._test_process.request(effect, self._settings.environment))
             elif isinstance(effect, KillWorker):
-                self._fork_server.kill(effect.pid)
+                self._parents.kill(effect.pid)
             elif isinstance(effect, TellWorker):
                 self._control.tell(effect.pid, effect.message)
             else:
@@ -416,8 +447,9 @@ class Launcher:
             ),
             cwd=os.getcwd(),
             log=str(path),
+            learns=self._habits.learns_from(start.local_rank),
         )
-        self._fork_server.fork(request)
+        self._parents.fork(request)
 
     # How it ends.
 

@@ -266,7 +266,8 @@ class LocalSet:
             return [Start(slot.ticket, slot.local_rank, slot.rank, wanted, self._rounds_run - 1)]
         may_reenter = not isinstance(self.desired, Closed)
         if wanted is not None:
-            may_reenter = wanted.entry is Entry.REENTER and _rank_in(wanted, slot) not in wanted.fresh_ranks
+            is_fresh = _rank_in(wanted, slot) in wanted.fresh_ranks or slot.reenters.reentry is Reentry.NEVER
+            may_reenter = wanted.entry is Entry.REENTER and not is_fresh
         if slot.can_reenter and may_reenter:
             return self._move(slot, wanted, now)
         slot.state = SlotState.DYING

@@ -21,6 +21,7 @@ from holdfast.api.workeroutput import WorkerOutput
 Lasting = (
     membership.RoundEntered
     | membership.TrainingBegan
+    | membership.ProcessesSpawned
     | membership.WorkersFinished
     | membership.CheckpointsStored
     | membership.RunDescribed

@@ -18,8 +18,9 @@ import msgspec
 
 from holdfast.agent.launch.forking import EntrypointKind
 from holdfast.agent.launch.host import address_towards, cpu_count, gpu_count
+from holdfast.agent.launch.importlog import NAME
 from holdfast.agent.launch.memoryfolder import ROOT
-from holdfast.api.bounds import Name
+from holdfast.api.bounds import LEARNED, NAME_LENGTH_MAX, Name
 from holdfast.api.control import RUN_DIRECTORY_VARIABLE
 from holdfast.api.decoding import decode_json
 from holdfast.api.errors import InvalidInput, Malformed, Problem, Unavailable
@@ -78,6 +79,7 @@ class LauncherSettings:
     tee: Tee
     max_restarts: int  # only handed to scripts that read it; the watchdog's policy decides
     heartbeat_interval_s: float
+    preload: tuple[str, ...]  # modules to import beforehand; `preload.LEARNED` is what the script imported before
     leave_grace_s: float  # how long a SIGTERM may wait for the ranks to be moved elsewhere
 
 
@@ -102,6 +104,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     token_file: str | None = None
     heartbeat_interval: float = 1.0  # a third of the policy's default `lost_after_s`
     leave_grace: float = 0.0
+    preload: str = LEARNED
     node_rank: str | None = None
     master_addr: str | None = None
     master_port: str | None = None
@@ -141,6 +144,7 @@ def settings_of(flags: Flags, *, environment: Mapping[str, str], host: str) -> L
         memory_root=Path(flags.memory_dir).resolve() if flags.memory_dir else ROOT,
         heartbeat_interval_s=flags.heartbeat_interval,
         leave_grace_s=flags.leave_grace,
+        preload=preload_of(flags.preload),
     )
 
 
@@ -233,6 +237,16 @@ def tee_of(text: str) -> Tee:
         if streams != "0":
             chosen.add(int(local_rank))
     return Tee(local_ranks=frozenset(chosen))
+
+
+def preload_of(text: str) -> tuple[str, ...]:
+    """Names of modules separated by commas, `learned` among them or not; nothing at all is an answer too."""
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    for name in names:
+        if len(name) > NAME_LENGTH_MAX or not NAME.fullmatch(name):
+            fix = f"give names of installed modules separated by commas, and {LEARNED} for what the script imports"
+            raise InvalidInput(Problem("--preload", name, fix))
+    return names
 
 
 class Named(msgspec.Struct, frozen=True):

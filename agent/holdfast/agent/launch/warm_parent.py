@@ -1,7 +1,8 @@
 """The warm parent: a single-threaded process that has imported torch and forks workers on request.
 
-Started by the launcher as `python -m holdfast.agent.launch.warm_parent FD PRELOAD`. FD is its end of a socket
-pair; when that ends, the launcher is gone (also by SIGKILL), so every worker is killed and the process exits.
+Started by the launcher as `python -m holdfast.agent.launch.warm_parent FD PRELOAD [LIST]`. FD is its end of a
+socket pair; when that ends, the launcher is gone (also by SIGKILL), so every worker is killed and the process
+exits. LIST is the file that says what to import beside torch.
 """
 
 import contextlib
@@ -15,11 +16,22 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 
 from holdfast.agent.launch import forking
-from holdfast.agent.launch.child import become_worker
+from holdfast.agent.launch.child import Change, become_worker, changed
+from holdfast.agent.launch.importtrial import ImportTrial
+from holdfast.agent.launch.preload import (
+    LEFT_MAX,
+    UNIT_LIMIT_S,
+    loaded_files,
+    read_list,
+    stamp_of,
+    write_list,
+)
 from holdfast.api import stacks
 from holdfast.api.decoding import decode
 from holdfast.wire.frame import FrameReader, frame
@@ -48,8 +60,10 @@ MODULES = (
 class WarmParent:
     """Serves one launcher over `channel` until that ends."""
 
-    def __init__(self, channel: socket.socket) -> None:
+    def __init__(self, channel: socket.socket, changes: Mapping[str, Change] | None = None) -> None:
+        """`changes` are what imports did to the environment: a worker makes them too."""
         self._channel = channel
+        self._changes = changes or {}
         self._frames = FrameReader()
         self._decoder = msgspec.msgpack.Decoder(forking.ToWarmParent)
         self._encoder = msgspec.msgpack.Encoder()
@@ -98,11 +112,15 @@ class WarmParent:
                 return
 
     def end_workers(self) -> None:
-        """Kill every worker with its process group and wait until the kernel has ended them."""
+        """Kill every worker with its process group and what it left, and wait until the kernel has ended them."""
         for pid in self._workers:
             self._kill(pid)
         for pid in self._workers:
             os.waitpid(pid, 0)
+        while orphans := children():  # what was below one of them becomes a child when that has ended
+            _end(orphans)
+            for pid in orphans:
+                os.waitpid(pid, 0)
 
     def _fork(self, request: forking.Fork) -> None:
         try:
@@ -114,7 +132,7 @@ class WarmParent:
             for descriptor in (self._wake_read, self._wake_write):
                 os.close(descriptor)
             self._channel.close()
-            become_worker(request, parent=self._pid, warm=self._ready.warm)
+            become_worker(request, parent=self._pid, warm=self._ready.warm, changes=self._changes)
         self._workers.add(pid)
         self._tell(forking.Forked(request.ticket, pid))
 
@@ -131,15 +149,19 @@ class WarmParent:
                 if pid in self._workers:
                     _signal_group(pid, signal.SIGKILL)
                 _, status = os.waitpid(pid, 0)
-                # Others are orphans that workers left behind; they only need reaping.
+                # Others are orphans that workers left behind.
                 if pid in self._workers:
                     self._workers.discard(pid)
                     code = os.waitstatus_to_exitcode(status)
                     exit_code, number = (code, None) if code >= 0 else (None, -code)
                     self._tell(forking.Ended(pid, at_ns, exit_code, number))
                     self._fading.add(pid)
+        # A worker keeps what is below it as long as it lives (`child`), so these are of workers that are gone,
+        # also those with a session of their own. What is below one of them comes here when that one is gone.
+        orphans = children() - self._workers
+        _end(orphans)
         # Orphans come here, so that each end that may be the last of a group is looked at.
-        for pid in [pid for pid in self._fading if not _signal_group(pid, 0)]:
+        for pid in [pid for pid in self._fading if not orphans and not _signal_group(pid, 0)]:
             self._fading.discard(pid)
             self._tell(forking.GroupGone(pid))
 
@@ -147,6 +169,23 @@ class WarmParent:
         # Where the launcher is gone the next read of the channel finds its end.
         with contextlib.suppress(ConnectionError):
             self._channel.sendall(frame(self._encoder.encode(message)))
+
+
+def children() -> set[int]:
+    """The children of this process, which has one thread, those that have ended and are still to be reaped too.
+
+    None where the kernel does not tell. Source: https://man7.org/linux/man-pages/man5/proc_pid_task.5.html
+    (children, since Linux 3.5)
+    """
+    with contextlib.suppress(OSError):
+        return {int(pid) for pid in Path("/proc/thread-self/children").read_text().split()}
+    return set()
+
+
+def _end(processes: set[int]) -> None:
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _signal_group(pid: int, number: int) -> bool:
@@ -159,7 +198,7 @@ def _signal_group(pid: int, number: int) -> bool:
 
 
 def preload() -> str:
-    """Import what workers need. Returns why this process must not fork warm workers, or nothing.
+    """Import what every script needs. Returns why this process must not fork warm workers, or nothing.
 
     Importing torch costs a worker one to three seconds, and the first optimizer it constructs about as much again
     because `torch.optim` imports its compiler parts only then. Both are paid once here. Nothing may touch CUDA (a
@@ -183,30 +222,62 @@ def preload() -> str:
         torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1).step()
     except Exception as error:  # Half of a compiler is loaded now; workers do better with none of it.
         return f"torch cannot make an optimizer here: {error!r}"
-    # Source: https://man7.org/linux/man-pages/man5/proc_pid_task.5.html
-    threads = len(os.listdir("/proc/self/task"))
-    if threads != 1:
-        return f"{threads} threads run after the imports, and only a single-threaded process can fork safely"
-    # What is loaded now lives as long as the process: the collector need not visit, and so copy, its pages.
-    gc.collect()
-    gc.freeze()
     return ""
 
 
-def main(descriptor: int, wanted: forking.Preload) -> None:
-    """Preload, serve, and end every worker before ending."""
+def season(path: Path, environment: Mapping[str, str]) -> int:
+    """Import what the list at `path` wants, and count the modules.
+
+    A package that this process must not hold is written into the list, and the process starts itself anew, with
+    the environment that it had: nothing else takes back what an import has done.
+    """
+    wanted = read_list(path)
+    if len(wanted.left) > LEFT_MAX:
+        log.warning("imported nothing beforehand: %d packages had to be left", len(wanted.left))
+        return 0
+    trial = ImportTrial(path, UNIT_LIMIT_S)
+    try:
+        if (found := trial.run(wanted.units())) is not None:
+            write_list(path, wanted.leaving(*found))
+            again = [sys.executable, "-m", "holdfast.agent.launch.warm_parent", *sys.argv[1:]]
+            os.execve(sys.executable, again, environment)
+    except OSError as error:
+        log.warning("what is imported beforehand cannot be written down error=%s", error)
+    return trial.loaded
+
+
+def prepared(wanted: forking.Preload, path: Path | None, environment: Mapping[str, str]) -> forking.Ready:
+    """Import what is wanted, and say what came of it. `environment` is the one that the process was given."""
+    if wanted is forking.Preload.NOTHING:
+        return forking.Ready(warm=True)
+    reason = preload()
+    loaded = season(path, environment) if path is not None and not reason else 0
+    files = loaded_files()
+    # Source: https://man7.org/linux/man-pages/man5/proc_pid_task.5.html
+    threads = len(os.listdir("/proc/self/task"))
+    if threads != 1 and not reason:
+        reason = f"{threads} threads run after the imports, and only a single-threaded process can fork safely"
+    # What is loaded now lives as long as the process: the collector need not visit, and so copy, its pages.
+    gc.collect()
+    gc.freeze()
+    return forking.Ready(warm=not reason, reason=reason, loaded=loaded, files=files, stamp=stamp_of(files))
+
+
+def main(descriptor: int, wanted: forking.Preload, path: Path | None = None) -> None:
+    """Preload, serve, and end every worker before ending. `path` is the list's file, None without one."""
     # `python -m` puts the working directory first on the path; a worker puts its own there.
     del sys.path[0]
+    before = dict(os.environ)
     gc.disable()
-    reason = preload() if wanted is forking.Preload.TORCH else ""
+    ready = prepared(wanted, path, before)
     gc.enable()
-    parent = WarmParent(socket.socket(fileno=descriptor))
+    parent = WarmParent(socket.socket(fileno=descriptor), changed(before, os.environ))
     try:
-        parent.serve(forking.Ready(warm=not reason, reason=reason))
+        parent.serve(ready)
     finally:
         parent.end_workers()
         os._exit(0)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), forking.Preload(sys.argv[2]))
+    main(int(sys.argv[1]), forking.Preload(sys.argv[2]), Path(sys.argv[3]) if len(sys.argv) > 3 else None)

@@ -2,7 +2,7 @@
 
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -12,11 +12,12 @@ from holdfast.api.intervention import InterventionState
 from holdfast.cli.cluster import kubeapi
 from holdfast.cli.cluster.proxiedline import Installation, ProxiedLine
 from holdfast.cli.cluster.record import JobRecord, incidents_in, read_record, seen_in
+from holdfast.cli.figures import series_path
 from holdfast.cli.logs import KeptLogs, LogLine, LogRequest
 from holdfast.cli.output import remark
 from holdfast.cli.seen import RecordedIncidents, SeenStatus
 from holdfast.cli.target import Target, only_one, split_job
-from holdfast.cli.watchdogclient import Line, WatchdogClient
+from holdfast.cli.watchdogclient import WatchdogClient
 from holdfast.cli.watchdogsource import Answer, Document, WatchdogSource
 from holdfast.wire.kube.reply import Reply
 
@@ -29,10 +30,11 @@ RETRY_MAX_S: Final = 1.0
 class ClusterSource(WatchdogSource):
     """One job; says on stderr when it answers from the record."""
 
-    def __init__(self, api: kubeapi.KubeApi, jobs: "TrainingJobs", line: Line, job: str) -> None:
+    def __init__(self, api: kubeapi.KubeApi, jobs: "TrainingJobs", line: ProxiedLine, job: str) -> None:
         super().__init__(WatchdogClient(line, job))
         self._api = api
         self._jobs = jobs
+        self._line = line
 
     def status(self) -> SeenStatus:
         try:
@@ -45,6 +47,10 @@ class ClusterSource(WatchdogSource):
             return super().incidents()
         except (Unavailable, kubeapi.Forbidden, InvalidInput) as error:
             return incidents_in(self._recorded(error))
+
+    def series(self) -> bytes:
+        """From the console of the installation, by the token that reads are made with."""
+        return self._line.console(series_path(self.job))
 
     def logs(self, request: LogRequest) -> Iterator[LogLine]:
         from holdfast.cli.cluster.podlogs import PodLogs, launcher_container, lines_of
@@ -85,6 +91,24 @@ class TrainingJobs:
             raise InvalidInput(Problem("job", job, f"the jobs of namespace {namespace} are: {others}"))
         return read_record(self.understood(reply, kubeapi.GET_JOB))
 
+    def document(self, job: str) -> Document:
+        """A TrainingJob as the API server has it, with every field."""
+        namespace, _, name = job.partition("/")
+        reply = self._api.ask("GET", f"{_jobs_path(namespace)}/{name}")
+        found: Document = self.understood(reply, kubeapi.GET_JOB)
+        return found
+
+    def patch(self, job: str, operations: Sequence[Document]) -> None:
+        """Change a TrainingJob by a JSON patch, whole or not at all: a `test` in it that fails changes nothing.
+
+        Source: https://www.rfc-editor.org/rfc/rfc6902
+        """
+        namespace, _, name = job.partition("/")
+        path, query = f"{_jobs_path(namespace)}/{name}", {"fieldManager": FIELD_MANAGER}
+        headers = {"Content-Type": "application/json-patch+json"}
+        reply = self._api.ask("PATCH", path, list(operations), query=query, headers=headers)
+        self.understood(reply, kubeapi.PATCH_JOB)
+
     def understood(self, reply: Reply, right: kubeapi.Right) -> Any:
         """What an answer about one of our kinds holds."""
         if reply.status == 404 and not _is_installed(reply):
@@ -120,6 +144,10 @@ class ClusterSite:
             raise InvalidInput(Problem("job", named, f"it contradicts --namespace {self._target.namespace}"))
         line = ProxiedLine(self._api, self._installation, namespace)
         return ClusterSource(self._api, self._jobs, line, f"{namespace}/{name}")
+
+    def jobs(self) -> TrainingJobs:
+        """The TrainingJobs themselves."""
+        return self._jobs
 
     def check(self, document: Document) -> Document:
         """Have the API server check an Intervention and change nothing."""

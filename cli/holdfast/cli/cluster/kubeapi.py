@@ -72,6 +72,7 @@ READER = "the chart's Role ...-reader, in Holdfast's namespace,"
 LIVE = "the chart's ClusterRole ...-live, where its value viewer.namespaces names that namespace,"
 LIST_JOBS = Right("list", GROUP, "trainingjobs", VIEW)
 GET_JOB = Right("get", GROUP, "trainingjobs", VIEW)
+PATCH_JOB = Right("patch", GROUP, "trainingjobs", "the chart's ClusterRole ...-edit")
 CREATE_INTERVENTION = Right("create", GROUP, "interventions", ON_CALL)
 GET_POD_LOG = Right("get", "", "pods", VIEW, "log")
 GET_INTERVENTION = Right("get", GROUP, "interventions", VIEW)

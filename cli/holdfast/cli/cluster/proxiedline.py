@@ -98,6 +98,16 @@ class ProxiedLine:
         proxy = f"/api/v1/namespaces/{self._at.namespace}/services/{self._at.service}/proxy{path}"
         return from_leader(lambda: self._api.ask(method, proxy, body, headers=headers))
 
+    def console(self, path: str) -> bytes:
+        """What the console answers to a read. Raises Unavailable where there is none."""
+        shown = self._shown = self._shown or self._request()
+        proxy = f"/api/v1/namespaces/{self._at.namespace}/services/{self._at.console}/proxy{path}"
+        reply = self._api.ask("GET", proxy, headers={TOKEN_HEADER: shown.token})
+        if reply.status >= 400:
+            words = explanation(reply.content) or f"status {reply.status}"
+            raise Unavailable(f"the console {self._at.console} does not answer: {words}")
+        return reply.content
+
     def new_token(self) -> str:
         """One that was asked for now. Raises Unavailable, Forbidden."""
         return self._request().token

@@ -1,4 +1,4 @@
-"""`holdfast doctor|probe`: whether an installation, or this machine, is well; whether its GPUs compute right."""
+"""`holdfast doctor|probe`: whether an installation, this machine or a script is well; whether GPUs are."""
 
 import importlib.metadata
 import os
@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -35,13 +36,20 @@ _EXIT_CODES = {
 
 
 @click.command()
+@click.argument("script", required=False, type=click.Path())
 @target_options(JobWord.NONE)
 @format_option
-def doctor(target: Target, form: Format) -> ExitCode:
+def doctor(script: str | None, target: Target, form: Format) -> ExitCode:
     """Check an installation in a cluster, or this machine for runs on it, and say what is missing.
 
-    Exits with 1 when anything fails.
+    With SCRIPT: read that training script, never run it, and say which change buys what. Exits with 1 when
+    anything fails.
     """
+    if script is not None:
+        from holdfast.cli.doctor.script import read_script
+        from holdfast.cli.doctor.scriptchecks import examine_script
+
+        return _told(examine_script(read_script(Path(script))), form)
     try:
         place = place_of(target, look_around)
     except Unavailable:
@@ -57,6 +65,10 @@ def doctor(target: Target, form: Format) -> ExitCode:
         findings = examine(Gathering(api, installation, target.namespace or api.namespace).facts())
     else:
         findings = examine_machine(look(target))
+    return _told(findings, form)
+
+
+def _told(findings: Sequence[Finding], form: Format) -> ExitCode:
     failed = [each.what for each in findings if each.level is Level.FAIL]
     emit(form, findings, table=findings_text, names=failed)
     return ExitCode.FAILED if failed else ExitCode.OK

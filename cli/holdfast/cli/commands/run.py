@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from holdfast.api.errors import InvalidInput, Problem, Unavailable
+from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.finding import FindingKind
 from holdfast.api.incident import IncidentState
 from holdfast.api.status import JobPhase
@@ -18,6 +18,7 @@ from holdfast.cli.embedded.faultscript import After, Deed, ScriptedFault, When, 
 from holdfast.cli.embedded.jobfile import prepare, read_job_file
 from holdfast.cli.embedded.localcluster import PlacementOptions
 from holdfast.cli.embedded.session import Interrupted, RunOptions, run_session
+from holdfast.cli.example import example_job_file
 from holdfast.cli.output import ExitCode
 from holdfast.cli.statedirectory import DEFAULT_PARENT, StateDirectory, state_directory_of
 from holdfast.cli.view import incidents_text
@@ -155,11 +156,7 @@ def demo(text: Path | None, steps: int, state_dir: Path | None, plain: bool, has
     A worker is killed, a node is lost, a worker hangs, and a GPU falls off the bus. Exits with 0 when the run
     succeeded and every fault was healed.
     """
-    job_file = Path(__file__).resolve().parents[4] / "examples" / "bytes" / "job.yaml"
-    if not job_file.is_file():
-        raise Unavailable(
-            "the demo needs the examples folder of the source tree, which is not installed with Holdfast"
-        )
+    job_file = example_job_file()
     directory = StateDirectory((state_dir or DEFAULT_PARENT / "demo").absolute())
     job = demo_job(read_job_file(job_file), steps=steps, text=text)
     options = RunOptions(

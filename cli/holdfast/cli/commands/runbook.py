@@ -1,6 +1,7 @@
 """`holdfast runbook`: the checks an expert would make for a symptom, made."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 import click
@@ -17,6 +18,7 @@ from holdfast.cli.target import (
     Target,
     target_options,
 )
+from holdfast.console.checkfiles import checks_in
 from holdfast.console.runbook.answer import Answer, Verdict
 from holdfast.console.runbook.command import Typed
 from holdfast.console.runbook.examine import examine
@@ -35,9 +37,18 @@ _INDENT: Final = " " * 9
     callback=duration_s,
     help="How far back to look, such as 30m.  [default: 2h]",
 )
+@click.option(
+    "--checks",
+    "folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A folder of further checks, run with the built-in ones.",
+)
 @target_options(JobWord.OPTION)
 @format_option
-def runbook(symptom: str | None, window_s: float | None, target: Target, form: Format) -> ExitCode:
+def runbook(
+    symptom: str | None, window_s: float | None, folder: Path | None, target: Target, form: Format
+) -> ExitCode:
     """Make the checks an expert would make for SYMPTOM, the likeliest suspect first: each with its evidence, and
     the command to run next. Without SYMPTOM: which there are, and which the job shows.
 
@@ -45,13 +56,14 @@ def runbook(symptom: str | None, window_s: float | None, target: Target, form: F
     comes of it is yours to judge. Of a job that is over the hours before its end are looked at. Exits with 0 when
     all is fine, 1 when something is suspect, 3 when nothing is suspect and something is unknown.
     """
+    further = checks_in(folder) if folder is not None else ()
     window_s = WINDOW_S if window_s is None else window_s
     if symptom is None:
         return _symptoms(target, window_s, form)
     asked = _asked(symptom)
     known = _known(target, window_s)
     typed = typed_at(target, known.job)
-    answers = examine(asked, known)
+    answers = examine(asked, known, further)
     value = {
         "job": known.job,
         "symptom": asked.value,

@@ -41,7 +41,8 @@ class ConsoleProcess:
     async def _follow(self) -> None:
         file = self._directory.console_file
         flags = ("--watchdog", self._watchdog, "--token-file", str(self._directory.token_file))
-        words = (*flags, "--listen", "127.0.0.1:0", "--state-file", str(file))
+        files = ("--state-file", str(file), "--series-file", str(self._directory.series_file))
+        words = (*flags, "--listen", "127.0.0.1:0", *files)
         try:
             file.unlink(missing_ok=True)
             process = self._process = ChildProcess(

@@ -63,7 +63,7 @@ class LocalNode:
             *("--nproc-per-node", str(spec.local_size()), "--token-file", token_file),
             *("--run-dir", str(self.run_directory), "--log-dir", str(options.directory.logs)),
             *("--heartbeat-interval", str(spec.fault_policy.heartbeat.interval.total_seconds())),
-            *("--local-addr", "127.0.0.1"),
+            *("--local-addr", "127.0.0.1", "--preload", ",".join(spec.startup.preload)),
             *options.prepared.entrypoint,
         )
         self.start_agent()

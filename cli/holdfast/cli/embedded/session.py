@@ -185,7 +185,7 @@ def _lay_out(options: RunOptions) -> None:
         published = (directory.trackers, directory.event_files)
         for folder in (directory.logs, directory.checkpoints, directory.root / "nodes", *published):
             shutil.rmtree(folder, ignore_errors=True)
-        for file in directory.root.glob("watchdog.*"):
-            file.unlink()
+        for file in (*directory.root.glob("watchdog.*"), directory.series_file):
+            file.unlink(missing_ok=True)
     directory.logs.mkdir(exist_ok=True)
     directory.write_running_job(RunningJob(job, options.job_file))

@@ -6,7 +6,20 @@ from dataclasses import dataclass
 from typing import Final
 
 _JOB_IS_AN_ARGUMENT: Final = frozenset(
-    {"status", "ranks", "nodes", "logs", "incidents", "journal", "replay", "pause", "resume", "restart", "cost"}
+    {
+        "status",
+        "ranks",
+        "nodes",
+        "logs",
+        "incidents",
+        "journal",
+        "replay",
+        "pause",
+        "resume",
+        "restart",
+        "cost",
+        "rounds",
+    }
 )
 _OF_NO_JOB: Final = frozenset({"doctor"})
 

@@ -2,7 +2,7 @@
 
 import time
 import urllib.parse
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from holdfast.api.errors import HoldfastError, InvalidInput, Problem
 from holdfast.console import serving
 from holdfast.console.feed import Feed
 from holdfast.console.heard import JobHeard
+from holdfast.console.runbook.check import Check
 from holdfast.console.serving import shapes
 from holdfast.console.serving.authority import Authority, Refused
 from holdfast.console.serving.checks import Runbook
@@ -53,11 +54,11 @@ def token_of(request: Request) -> str:
 class Console:
     """What the paths share: what was heard, who may read it, and the watchdog that commands go to."""
 
-    def __init__(self, feed: Feed, http: WatchdogHttp) -> None:
+    def __init__(self, feed: Feed, http: WatchdogHttp, further: Sequence[Check] = ()) -> None:
         self.feed = feed
         self.http = http
         self.authority = Authority(http, time.monotonic)
-        self.runbook = Runbook(http)
+        self.runbook = Runbook(http, further)
         self.readers = 0
         self._documents: dict[str, Documents] = {}
 
@@ -109,8 +110,10 @@ class Console:
             self.readers -= 1
 
 
-def make_application(feed: Feed, http: WatchdogHttp) -> FastAPI:
-    """The application over a feed; commands go to the watchdog that `http` reaches."""
+def make_application(feed: Feed, http: WatchdogHttp, checks: Sequence[Check] = ()) -> FastAPI:
+    """The application over a feed; commands go to the watchdog that `http` reaches. `checks` are run beside the
+    built-in ones.
+    """
     app = FastAPI(
         title="Holdfast console",
         description="Jobs as their watchdog tells of them. Every path under /api needs a token of the watchdog's.",
@@ -119,7 +122,7 @@ def make_application(feed: Feed, http: WatchdogHttp) -> FastAPI:
         redoc_url=None,
         openapi_url="/openapi.json",
     )
-    console = Console(feed, http)
+    console = Console(feed, http, checks)
     app.include_router(_page(app, console))
     app.include_router(_reads(console))
     app.include_router(_columns(console))

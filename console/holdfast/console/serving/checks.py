@@ -5,7 +5,7 @@ The feed tells no journal, so that each answer asks for what it needs; a few at 
 
 import asyncio
 import urllib.parse
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +17,7 @@ from holdfast.api.incident import Incident
 from holdfast.api.plan import Plan
 from holdfast.api.round import Desired
 from holdfast.api.status import JobStatus, NodeStatus, RankStatus
+from holdfast.console.runbook.check import Check
 from holdfast.console.runbook.command import in_cluster
 from holdfast.console.runbook.examine import examine
 from holdfast.console.runbook.known import Known
@@ -46,8 +47,10 @@ class _Page(msgspec.Struct, frozen=True):
 class Runbook:
     """Answers for every job of the watchdog that `http` reaches."""
 
-    def __init__(self, http: WatchdogHttp) -> None:
+    def __init__(self, http: WatchdogHttp, further: Sequence[Check] = ()) -> None:
+        """`further` are checks of this installation, run beside the built-in ones."""
         self._http = http
+        self._further = further
         self._room = asyncio.Semaphore(AT_ONCE)
 
     async def of(self, job: str, symptom: str, token: str) -> dict[str, Any]:
@@ -58,7 +61,7 @@ class Runbook:
             raise InvalidInput(Problem("symptom", symptom[:64], f"write one of {', '.join(Symptom)}"))
         async with self._room:
             known = await self._known(job, token)
-            answers = await asyncio.to_thread(examine, Symptom(symptom), known)
+            answers = await asyncio.to_thread(examine, Symptom(symptom), known, self._further)
         typed = in_cluster(*job.split("/", 1))
         return {"symptom": symptom, "checks": [each.shown(typed.line(each.next)) for each in answers]}
 

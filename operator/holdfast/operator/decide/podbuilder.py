@@ -11,8 +11,10 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from holdfast.api.bounds import LEARNED
 from holdfast.api.errors import InvalidSpec
 from holdfast.api.metadata import API_VERSION
+from holdfast.api.runmanifest import IMAGE_VARIABLE
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.decide.observed import Options
 from holdfast.operator.decide.pods import pod_name
@@ -147,6 +149,8 @@ def _spec(job: TrainingJob, options: Options, template: Template, avoided: Seque
         environment.append({"name": WATCHDOG_CA_VARIABLE, "value": options.watchdog_ca})
     containers = [dict(container) for container in given["containers"]]
     user = containers[template.trainer]
+    # The job tells by which image a round was started; nothing in a container knows that.
+    environment.append({"name": IMAGE_VARIABLE, "value": str(user.get("image") or "")})
     grace_s = template.spec.termination_grace_period_seconds
     containers[template.trainer] = {
         **{key: value for key, value in user.items() if key != "args"},
@@ -181,6 +185,7 @@ def _spec(job: TrainingJob, options: Options, template: Template, avoided: Seque
 
 def _command(job: TrainingJob, options: Options, grace_s: int) -> list[str]:
     interval_s = job.spec.fault_policy.heartbeat.interval.total_seconds()
+    preload = job.spec.startup.preload
     return [
         *("python3", f"{LAUNCHER_PATH}/launch"),
         *("--rdzv-endpoint", options.watchdog, "--rdzv-id", job.id),
@@ -188,6 +193,8 @@ def _command(job: TrainingJob, options: Options, grace_s: int) -> list[str]:
         *("--run-dir", RUN_PATH, "--token-file", TOKEN_FILE),
         *("--nproc-per-node", str(job.spec.local_size())),
         *("--leave-grace", str(max(0, grace_s - LEAVING_S)), "--heartbeat-interval", f"{interval_s:g}"),
+        # Not where it is what a launcher does unasked: the image's may be of an earlier version.
+        *(("--preload", ",".join(preload)) if preload != (LEARNED,) else ()),
         # Kubernetes would read $(NAME) in a command; on one machine nobody does. The same job means the same.
         *(part.replace("$", "$$") for part in job.spec.entrypoint),
     ]

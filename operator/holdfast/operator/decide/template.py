@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.api.errors import Problem
+from holdfast.api.runmanifest import IMAGE_VARIABLE
 from holdfast.api.section import MISSING
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.kube.objects import OUR_PREFIX, SHM_SIZE
@@ -38,6 +39,7 @@ FIELDS: Final = {
 RESERVED_ENVIRONMENT = frozenset(
     (
         *FIELDS,
+        IMAGE_VARIABLE,
         "HOLDFAST_JOB",
         "HOLDFAST_ROUND",
         "HOLDFAST_CONTROL",

@@ -201,7 +201,7 @@ def heal(state: JobState, finding: Finding, now: float) -> Step:
     assert policy is not None
     if finding.kind is FindingKind.STRAGGLER:
         return suspected(state, finding, now)
-    if finding.asks is XidAction.WATCH:
+    if finding.asks is XidAction.WATCH and finding.kind is not FindingKind.USER_CODE:
         if same_fault(state, finding) is not None:
             return seen_again(state, finding, now)
         says = f"{finding.cause} on {finding.subject}: reported, nothing was changed"
@@ -224,7 +224,7 @@ def heal(state: JobState, finding: Finding, now: float) -> Step:
         says = f"step {finding.step} was skipped; training went on"
         state, _, effects = brief_incident(state, finding, action, IncidentState.RECOVERED, says, now)
         return Step(state, effects, Reason("skipped", decision.reason))
-    if finding.kind is FindingKind.DIVERGENCE and decision.rung is Rung.PAGE:
+    if decision.goes_on or (finding.kind is FindingKind.DIVERGENCE and decision.rung is Rung.PAGE):
         return _ask_without_stopping(state, finding, decision.reason, now)
     state, incident, effects = _noted(state, finding, decision, now)
     if decision.rung is Rung.PAGE:

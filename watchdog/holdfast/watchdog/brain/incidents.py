@@ -6,7 +6,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.api.event import Event, StacksTaken
-from holdfast.api.finding import Finding, FindingKind
+from holdfast.api.finding import Confidence, Finding, FindingKind
 from holdfast.api.incident import Action, Incident, IncidentState, Moment, Rung
 from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.brain.step import (
@@ -71,6 +71,7 @@ def open_incident(state: JobState, finding: Finding, now: float) -> tuple[JobSta
         error=finding.error,
         innocent=finding.innocent,
         own_rule=finding.own_rule,
+        known_at=known_at(finding, now),
     )
     kept = (*state.incidents, incident)[-KEPT_INCIDENTS:]
     return changed(state, incidents=kept, incident_count=count), incident, IncidentOpened(incident)
@@ -87,7 +88,8 @@ def join_finding(incident: Incident, finding: Finding, now: float) -> Incident:
     of_a_death = finding.kind is incident.kind is FindingKind.PROCESS_EXIT
     if of_a_death and (finding.round, finding.subject) == (incident.round, incident.culprit):
         # A rank dies once in a round: a second finding about that knows more of why.
-        return msgspec.structs.replace(joined, cause=finding.cause, note=f"first judged {incident.cause}")
+        note = f"first judged {incident.cause}"
+        return msgspec.structs.replace(joined, cause=finding.cause, note=note, known_at=known_at(finding, now))
     if EXPLAINS[finding.kind] <= EXPLAINS[incident.kind]:
         return joined
     return msgspec.structs.replace(
@@ -101,7 +103,16 @@ def join_finding(incident: Incident, finding: Finding, now: float) -> Incident:
         note=f"first judged {incident.kind.value}, {incident.cause}",
         innocent=finding.innocent,
         own_rule=finding.own_rule,
+        known_at=known_at(finding, now),
     )
+
+
+def known_at(finding: Finding, now: float) -> float | None:
+    """`now` where the finding says who it was and what, at least probably. A collective that failed is a symptom:
+    it never tells the cause.
+    """
+    says = finding.confidence is not Confidence.UNKNOWN and finding.kind is not FindingKind.COLLECTIVE_FAILED
+    return now if says else None
 
 
 def same_fault(state: JobState, finding: Finding) -> Incident | None:

@@ -20,6 +20,7 @@ from holdfast.watchdog.brain.rewinds import known_checkpoints
 from holdfast.watchdog.brain.rounds import legal_size
 from holdfast.watchdog.brain.state import Failure, JobState
 from holdfast.watchdog.detectors.device_vote import MEMORY_CHANGE
+from holdfast.watchdog.detectors.process_exit import LOADS_NOT
 from holdfast.watchdog.detectors.user_code import ALIKE as EARLY_EXIT
 from holdfast.watchdog.wording import in_words
 
@@ -40,6 +41,8 @@ MEMORY_S = 3600.0
 LOSSES_THAT_CONDEMN = 3
 # The second hang on one node does: it costs more and has fewer innocent causes.
 HANGS_THAT_CONDEMN = 2
+# So does the second time that its ranks cannot load what those of other nodes load.
+LOADS_THAT_CONDEMN = 2
 # A worker that somebody ended, as the kernel does when memory is short, says nothing of its GPU.
 SENT_BY_OTHERS = ("signal 9 ", "signal 15 ")
 # Faults that evict by their number alone: each of them may have another reason than the node.
@@ -53,7 +56,7 @@ class Decision(msgspec.Struct, frozen=True):
     `amounts_to` is what the finding means in the light of those before it. `rewinds`: the next round restores what
     was verified; `tests` are members whose devices are tested before it. `along` are nodes that leave with
     `evict`, `tests_later` members whose devices are tested when their workers have next left a round.
-    `notifies`: a human is to hear of it, while healing goes on.
+    `notifies`: a human is to hear of it, while healing goes on; `goes_on`: a human is asked, nothing else.
     """
 
     rung: Rung
@@ -70,6 +73,7 @@ class Decision(msgspec.Struct, frozen=True):
     tests: tuple[str, ...] = ()
     tests_later: tuple[str, ...] = ()
     notifies: bool = False
+    goes_on: bool = False
 
 
 def decide(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision | None:
@@ -96,11 +100,19 @@ def may_loop(finding: Finding, wanted: Decision) -> bool:
 def failure_of(state: JobState, finding: Finding, now: float) -> Failure:
     """The finding as the crash-loop rule remembers it."""
     step, cause = state.high_step, finding.cause
-    return Failure(at=now, step=step, cause=cause, error=finding.error, alike=finding.alike)
+    marks = (finding.alike, finding.trace)
+    return Failure(now, step, cause, finding.error, *marks)
 
 
 def _process_exit(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
     deaths = _strikes(state, finding, now)
+    if finding.cause == LOADS_NOT and deaths >= LOADS_THAT_CONDEMN - 1 and not _elsewhere(state, finding, now):
+        return Decision(
+            Rung.SWAP,
+            f"node {finding.subject.node} again {finding.cause}",
+            evict=finding.subject.node,
+            guards=("follow the fault: only this node",),
+        )
     if (
         finding.cause.startswith("signal")
         and deaths >= LOSSES_THAT_CONDEMN - 1
@@ -125,6 +137,12 @@ def _process_exit(state: JobState, policy: Policy, finding: Finding, now: float)
 
 def _user_code(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
     """It may be a batch that is read differently the next time; no node is asked to leave for it."""
+    if finding.asks is XidAction.WATCH:
+        says = f"{finding.cause}: Holdfast sees and heals none of them; {finding.fix}"
+        return Decision(Rung.PAGE, says, goes_on=True)
+    if finding.fix and not _another_node_could_try(state):
+        says = f"the script cannot start: {finding.cause}; {finding.fix}, and restart the job"
+        return Decision(Rung.PAGE, says, guards=("no second try: every rank failed so before its first step",))
     if state.failures:
         says = "the script failed again before new progress: all workers start anew"
         return Decision(Rung.RESPAWN, says, entry=Entry.RESPAWN)
@@ -410,6 +428,12 @@ def fault_class(finding: Finding) -> str:
     return finding.cause if exact else finding.kind.value
 
 
+def _another_node_could_try(state: JobState) -> bool:
+    """Whether all ranks are on one node while another one waits: what that one would say is not known."""
+    tried = {share.node for share in state.round.ranks} if state.round else set()
+    return len(tried) == 1 and any(member.node not in tried for member in state.eligible())
+
+
 def _the_others(state: JobState) -> str:
     """What becomes of the ranks that have no fault."""
     return "the others start anew with it" if _needs_new_processes(state) else "the others re-enter"
@@ -451,16 +475,18 @@ def crash_loop(failures: tuple[Failure, ...], policy: Policy) -> tuple[float, st
     oldest first: something may need time to come back. And why healing does not help, empty where it may.
 
     A failure that all ranks share is in what they share: the script, its arguments, its environment; so is a rank
-    that ends before the others. It is tried again once, in case a file system or a name service was late, and no
-    more. Judged is the journaled history: a watchdog that restarts in the middle of a crash loop must not start
-    counting anew.
+    that ends before the others, and one whose exception came from the same lines twice before it trained. It is
+    tried again once, in case a file system or a name service was late, and no more. Judged is the journaled
+    history: a watchdog that restarts in the middle of a crash loop must not start counting anew.
     """
     count = len(failures)
     if count <= 1:
         return 0.0, ""
-    newest = failures[-1]
-    if newest.alike and failures[-2].alike == newest.alike:
+    newest, before = failures[-1], failures[-2]
+    if newest.alike and before.alike == newest.alike:
         return 0.0, f"the script failed in one way twice, without a new step in between: {newest.cause}"
+    if newest.trace and before.trace == newest.trace:
+        return 0.0, f"the script raised the same twice, before any step and at the same lines: {newest.cause}"
     if count >= FAILURES_THAT_END:
         row = f"crash loop: {count} failures in a row without a new step"
         return 0.0, f"{row} beyond {newest.step}, last {newest.cause}"

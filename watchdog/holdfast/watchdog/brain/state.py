@@ -21,13 +21,16 @@ from holdfast.watchdog.brain.roster import Member, MemberState, Roster
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """One failure: when, at which highest step, of what class, with which error text. `alike` as in `Finding`."""
+    """One failure: when, at which highest step, of what class, with which error text. `alike` and `trace` as in
+    `Finding`.
+    """
 
     at: float
     step: int
     cause: str
     error: str = ""
     alike: str = ""
+    trace: str = ""
 
 
 ENDED = (JobPhase.SUCCEEDED, JobPhase.FAILED)

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator
 from itertools import islice
+from statistics import median
 from typing import Protocol
 
 import msgspec
 
+from holdfast.api.incident import CAUSE_WITHIN_S
 from holdfast.api.plan import JobReport
 from holdfast.api.round import Follows, Round
-from holdfast.api.status import Bill, JobPhase, JobStatus, Membership, PendingTest, reading
+from holdfast.api.status import Bill, Causes, JobPhase, JobStatus, Membership, PendingTest, reading
 from holdfast.watchdog.brain.saves import cadence_of
 from holdfast.watchdog.brain.selftests import waits_for
 from holdfast.watchdog.brain.state import JobState
@@ -82,6 +84,7 @@ def status_of(state: JobState, progress: Seen | None, now: float) -> JobStatus:
         unfollowed=unfollowed(state),
         tests=tuple(islice(pending_tests(state), REPORTED_TESTS)),
         bill=bill_of(state, now),
+        causes=causes_of(state),
         tests_total=0 if state.ended_at is not None else len(state.trials),
     )
 
@@ -94,6 +97,16 @@ def bill_of(state: JobState, now: float) -> Bill | None:
         return None
     cost = (spent.gpu_s / 3600.0, spent.cost, currency)
     return Bill(*cost, budget.amount, budget.alert_ratio) if budget is not None else Bill(*cost)
+
+
+def causes_of(state: JobState) -> Causes | None:
+    """How soon the causes of the incidents that are kept were known; None without an incident."""
+    if not state.incidents:
+        return None
+    took = [took_s for each in state.incidents if (took_s := each.time_to_cause_s) is not None]
+    within = sum(took_s <= CAUSE_WITHIN_S for took_s in took)
+    known = sum(each.has_known_cause for each in state.incidents)
+    return Causes(known, within, len(state.incidents) - known, median(took) if took else None)
 
 
 def unfollowed(state: JobState) -> str:

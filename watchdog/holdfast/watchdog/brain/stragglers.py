@@ -153,7 +153,7 @@ def _followed(state: JobState, known: SlowRanks, found: SlowRanks, finding: Find
 
         def without_node(incident: Incident) -> Incident:
             rank = known.ranks[0] if len(known.ranks) == 1 else None
-            return msgspec.structs.replace(incident, culprit=Subject(state.job, rank=rank))
+            return msgspec.structs.replace(incident, culprit=Subject(state.job, rank=rank), known_at=now)
 
         state, cleared = rewrite(state, known.incident, without_node)
         effects += cleared

@@ -16,7 +16,7 @@ from holdfast.watchdog.detectors.process_exit import ProcessExitDetector
 from holdfast.watchdog.detectors.replica_vote import ReplicaVoteDetector
 from holdfast.watchdog.detectors.straggler import StragglerDetector
 from holdfast.watchdog.detectors.thermal import ThermalDetector
-from holdfast.watchdog.detectors.user_code import EarlyExitDetector
+from holdfast.watchdog.detectors.user_code import EarlyExitDetector, OwnProcessesDetector
 from holdfast.watchdog.detectors.workload import WorkloadDetector
 
 
@@ -34,6 +34,7 @@ def detectors_for(policy: Policy) -> tuple[Detector, ...]:
         DeviceVoteDetector(policy),
         MemberLostDetector(policy),
         EarlyExitDetector(policy),
+        OwnProcessesDetector(policy),
         ProcessExitDetector(policy),
         HangDetector(policy),
         CollectiveFailedDetector(policy),

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.api.event import ConditionOver, NodeDeparting, ReplicasAgreed
 from holdfast.api.finding import Finding, Subject
-from holdfast.api.membership import CollectiveFailed, WorkerExited
+from holdfast.api.membership import CollectiveFailed, ProcessesSpawned, WorkerExited
 from holdfast.api.policy import FaultAction, XidAction
 from holdfast.api.round import MemberRanks, Round
 from holdfast.api.telemetry import NodeReport, RankNonFinite, RankSample
@@ -88,6 +88,14 @@ class CollectiveBroke(msgspec.Struct, frozen=True):
     failure: CollectiveFailed
 
 
+class Spawned(msgspec.Struct, frozen=True):
+    """A worker of `member` trains in processes of its own making, as far as is known."""
+
+    member: str
+    node: str
+    spawned: ProcessesSpawned
+
+
 class Reported(msgspec.Struct):
     """A node's report arrived. `counted` is what of it counts for a round, once somebody has asked."""
 
@@ -123,6 +131,7 @@ Sample = (
     | Exited
     | Finished
     | CollectiveBroke
+    | Spawned
     | Reported
     | Placed
     | RoundStarted

@@ -15,6 +15,9 @@ A failure that others may share waits for them: when every rank fails in one way
 Before any sign of training waiting for a few seconds costs nothing. After it the wait is short, and over as soon
 as one of the others is seen to miss its peer; what blames no node anyhow does not wait.
 
+A mistake that the script's start shows at once, and that every rank makes, says what mends it. Ranks of one node
+that cannot load what those of others load are that node's fault, not the script's: `mistakes` tells them apart.
+
 A worker that the kernel killed for want of memory ends with signal 9, like one that somebody killed. The agent
 tells the difference, as a rule a moment after the launcher told of the death: then the finding is made again.
 """
@@ -39,6 +42,7 @@ from holdfast.watchdog.detectors.detector import (
     RoundStopped,
     Sample,
 )
+from holdfast.watchdog.detectors.mistakes import loads, mistake_of
 from holdfast.watchdog.detectors.user_code import DEVICE, NOTHING_TO_RESTORE, PEER, outside_of
 
 # Survivors of a death fail in their next collective: within 7-27 ms with gloo on one machine, plus the time an
@@ -47,6 +51,7 @@ SYMPTOM_WINDOW_S = 5.0
 CAUSE_CHARACTERS_MAX = 200
 OUT_OF_MEMORY = "out of memory"
 OWN_LIMIT = "out of memory: the pod's own limit"
+LOADS_NOT = "cannot load what other nodes load"
 # Killing and death are told by two programs on one node, each with its age.
 KILLING_WINDOW_S = 5.0
 NODES_REMEMBERED = 1024
@@ -56,6 +61,9 @@ KILLINGS_REMEMBERED = 16
 # later than others: beyond the least, a quarter of what the first one took.
 ALIKE_S_MIN = 2.0
 ALIKE_SHARE = 0.25
+# Of what is loaded from disks, which are not equally fast on all nodes, as much again as the first one took: the
+# node is named if it stays alone.
+ALIKE_LOADING_SHARE = 1.0
 # And after it: ranks that trained are within a step of each other, and their interpreters end within this.
 ALIKE_TRAINED_S = 1.0
 # Signals that others send, as the kernel does when memory is short. Of ranks that trained they say nothing about
@@ -131,11 +139,15 @@ def _death(sample: Exited, job: str, now: float) -> _Death:
 
 @dataclass(frozen=True, slots=True)
 class _Company:
-    """Who died with the culprit: every rank in one way (`alike`, `spread` over nodes), or some by one signal."""
+    """Who died with the culprit: every rank in one way (`alike`, `spread` over nodes), or some by one signal.
+
+    `node_alone`: all ranks of its node failed to load something, and those of other nodes did not.
+    """
 
     alike: str = ""
     spread: bool = False
     also: tuple[Subject, ...] = ()
+    node_alone: bool = False
 
 
 class ProcessExitDetector(Detector):
@@ -192,7 +204,8 @@ class ProcessExitDetector(Detector):
         if is_news or (is_sure and is_better):
             self._culprit = death
             if known is None and death.may_be_shared:
-                wait_s = max(ALIKE_S_MIN, ALIKE_SHARE * (now - self._began_at))
+                share = ALIKE_LOADING_SHARE if loads(death.exit) else ALIKE_SHARE
+                wait_s = max(ALIKE_S_MIN, share * (now - self._began_at))
                 self._held_until = now + (ALIKE_TRAINED_S if death.exit.began else wait_s)
         elif self._held_until is None:
             return ()
@@ -226,10 +239,23 @@ class ProcessExitDetector(Detector):
             number, rank = culprit.exit.signal, culprit.exit.rank
             others = [] if number is None else self._dead.values()
             also = [who for who, by, _ in others if by == number and who.rank != rank]
-            company = _Company(also=tuple(also[:ALSO_MAX]))
+            alone = loads(culprit.exit) and self._on_its_node_alone(culprit)
+            company = _Company(also=tuple(also[:ALSO_MAX]), node_alone=alone)
         killing = self._killing_of(culprit)
         self._unexplained = (culprit, company) if killing is None else None
         return (_finding(culprit, company, killing),)
+
+    def _on_its_node_alone(self, culprit: _Death) -> bool:
+        """Whether every rank of the culprit's node failed as it did, and no rank of another node."""
+        shares = self._round.round.ranks if self._round.round else ()
+        failed = {rank for rank, (_, _, way) in self._dead.items() if way == culprit.way}
+        its = {
+            rank
+            for share in shares
+            if share.node == culprit.subject.node
+            for rank in range(share.first_rank, share.first_rank + share.local_size)
+        }
+        return failed == its and any(share.node != culprit.subject.node for share in shares)
 
     def _explained(self, report: NodeReport, now: float) -> Sequence[Finding]:
         """The culprit's finding again, when a report says that the kernel killed it."""
@@ -272,7 +298,9 @@ def cause_of(exit: WorkerExited) -> str:
 
 def _finding(death: _Death, company: _Company, killing: tuple[ProcessKilledForMemory, float] | None) -> Finding:
     exit, subject, alike = death.exit, death.subject, company.alike
-    cause = cause_of(exit)
+    if company.node_alone:
+        return _of_its_node(death)
+    cause, mistake = cause_of(exit), mistake_of(exit) if alike else None
     evidence = [Evidence(f"launcher {subject.member}", f"rank {exit.rank} ended with {cause}", death.at)]
     if killing is not None:
         event, killed_at = killing
@@ -309,5 +337,29 @@ def _finding(death: _Death, company: _Company, killing: tuple[ProcessKilledForMe
         also=company.also,
         # What lies outside the script may mend itself once training has shown that it can work.
         alike=alike if death.kind is not FindingKind.PROCESS_EXIT or not exit.began else "",
+        trace=exit.trace if death.raised_it and not exit.began else "",
+        fix=mistake.fix if mistake is not None and death.kind is FindingKind.USER_CODE else "",
         innocent=exit.own_limit,
+    )
+
+
+def _of_its_node(death: _Death) -> Finding:
+    """The finding that a node cannot load what others load: a disk, a mount or an image that is not as theirs."""
+    exit, subject = death.exit, death.subject
+    raised = f"{exit.raised[:CAUSE_CHARACTERS_MAX]}{f' ({exit.place})' if exit.place else ''}"
+    source = f"launcher {subject.member}"
+    evidence = (
+        Evidence(source, f"rank {exit.rank} ended with {cause_of(exit)}", death.at),
+        Evidence(source, f"every rank of its node failed so before any step: {raised}", death.at),
+        Evidence("process exits", "no rank of another node did, with the same script and arguments", death.at),
+    )
+    return Finding(
+        kind=FindingKind.PROCESS_EXIT,
+        subject=subject,
+        cause=LOADS_NOT,
+        evidence=evidence,
+        confidence=Confidence.PROBABLE,
+        began_at=death.at,
+        round=exit.round,
+        error=exit.error,
     )

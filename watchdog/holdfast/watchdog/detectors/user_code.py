@@ -15,13 +15,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
-from holdfast.api.policy import Policy
-from holdfast.watchdog.detectors.detector import ROUNDS, CollectiveBroke, Detector, Exited, RoundInForce, Sample
+from holdfast.api.policy import Policy, XidAction
+from holdfast.watchdog.detectors.detector import (
+    ROUNDS,
+    CollectiveBroke,
+    Detector,
+    Exited,
+    RoundInForce,
+    Sample,
+    Spawned,
+)
 
 # What the same way of ending early is known by, from one round to the next.
 ALIKE = "a rank ended early"
 # A process that ends closes its connections first, and is gone once its memory and devices are released.
 ENDING_S = 1.0
+SPAWNS_FIX = (
+    "Holdfast starts a process for each rank itself: call the function that is spawned once, with the RANK and "
+    "the LOCAL_RANK of the environment, and set processesPerNode (--nproc-per-node) to the number of processes"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,3 +157,36 @@ def early_exit(job: str, ranks: Sequence[int], round: int | None, at: float, *ev
         also=tuple(Subject(job, rank=rank) for rank in ranks[1:]),
         alike=ALIKE,
     )
+
+
+class OwnProcessesDetector(Detector):
+    """Judges `Spawned`, once for a job: every rank of the script does it, in every round."""
+
+    subscribes_to: tuple[type[Sample], ...] = (Spawned, *ROUNDS)
+
+    def __init__(self, policy: Policy) -> None:
+        self._job = policy.job
+        self._round = RoundInForce(policy.job)
+        self._found = False
+
+    def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
+        """A finding that asks to be told of: the job goes on as it is."""
+        self._round.follow(sample)
+        if not isinstance(sample, Spawned) or sample.spawned.round != self._round.number or self._found:
+            return ()
+        self._found = True
+        told = sample.spawned
+        at = f" at {told.place}" if told.place else ""
+        says = f"rank {told.rank} waits in torch.multiprocessing.spawn{at} for {told.processes} processes"
+        finding = Finding(
+            kind=FindingKind.USER_CODE,
+            subject=Subject(self._job, rank=told.rank),
+            cause=f"the script trains in processes that it starts itself{at}",
+            evidence=(Evidence(f"launcher {sample.member}", says, now),),
+            confidence=Confidence.PROBABLE,
+            began_at=now,
+            round=told.round,
+            asks=XidAction.WATCH,
+            fix=SPAWNS_FIX,
+        )
+        return (finding,)

@@ -4,17 +4,21 @@ Counted where events are applied. A restart of the watchdog begins with the inci
 with zero for the rest, which Prometheus takes for what it is.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from typing import Final
 
 from holdfast.api.event import Event, FindingMade, MemberTested, ReplicasAgreed
 from holdfast.api.finding import FindingKind, ProvedBy
-from holdfast.api.incident import Incident, IncidentState
+from holdfast.api.incident import CAUSE_WITHIN_S, Incident, IncidentState
 from holdfast.api.selftest import Verdict
 from holdfast.watchdog.brain.history import is_of_replicas
 from holdfast.watchdog.brain.step import Effect, IncidentClosed, IncidentOpened
 from holdfast.watchdog.detectors.replica_vote import REPLAY
+
+CAUSE_BOUNDS_S: Final = (1.0, 10.0, 60.0, 300.0, CAUSE_WITHIN_S, 3600.0, math.inf)
 
 
 class Count(StrEnum):
@@ -43,12 +47,36 @@ class Tally:
         return self._counts[what]
 
 
+class CauseTimes:
+    """How long it took to know the causes of incidents that are over, each counted once. `within` is by bound."""
+
+    def __init__(self) -> None:
+        self.within = dict.fromkeys(CAUSE_BOUNDS_S, 0)
+        self.total_s = 0.0
+        self.unexplained = 0
+        self._counted: set[str] = set()
+
+    def add(self, incident: Incident) -> None:
+        """One that is over; once it is, a later end of the same one changes nothing."""
+        if incident.id in self._counted:
+            return
+        self._counted.add(incident.id)
+        took_s = incident.time_to_cause_s
+        self.unexplained += not incident.has_known_cause
+        if took_s is None:
+            return
+        self.total_s += took_s
+        for bound in CAUSE_BOUNDS_S:
+            self.within[bound] += took_s <= bound
+
+
 class JobCounts:
     """One job's. Written from one thread."""
 
     def __init__(self) -> None:
         self.incidents: Counter[FindingKind] = Counter()
         self.closed: Counter[IncidentState] = Counter()
+        self.causes = CauseTimes()
         self.lost_steps = 0
         self.self_tests: Counter[Verdict] = Counter()
         self.comparisons = 0
@@ -81,6 +109,7 @@ class JobCounts:
         lost: dict[object, int] = {}
         for incident in incidents:
             self.closed[incident.state] += 1
+            self.causes.add(incident)
             key = incident.id if incident.recovered_round is None else incident.recovered_round
             lost[key] = max(lost.get(key, 0), incident.lost_steps or 0)
         self.lost_steps += sum(lost.values())

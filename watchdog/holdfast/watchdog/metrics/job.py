@@ -17,6 +17,7 @@ from holdfast.watchdog.brain.slowness import slow_now, where
 from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.brain.status import ettr_of, membership_of, shown_phase, step_age_s
 from holdfast.watchdog.metrics.counts import JobCounts
+from holdfast.watchdog.metrics.table import CAUSE_SECONDS
 from holdfast.watchdog.metrics.vitals import Vitals
 
 # A human who was paged an hour ago has taken over.
@@ -102,6 +103,8 @@ def write_faults(page: Page, state: JobState, counts: JobCounts, *, now: float) 
         page.put("holdfast_job_incidents_open", of_kind[kind], job, kind.value)
     for outcome in (IncidentState.RECOVERED, IncidentState.PAGED, IncidentState.OBSERVED):
         page.put("holdfast_job_incidents_closed_total", counts.closed[outcome], job, outcome.value)
+    page.put_histogram(CAUSE_SECONDS, job, buckets=counts.causes.within, total=counts.causes.total_s)
+    page.put("holdfast_job_incidents_unexplained_total", counts.causes.unexplained, job)
     for labels, age_s in culprits(state, now).items():
         page.put("holdfast_job_incident_age_seconds", age_s, job, *labels)
     healed = [each for each in state.incidents if each.recovered_at is not None]

@@ -9,6 +9,8 @@ from typing import Final
 from holdfast.api.metric import Metric, MetricKind
 
 JOB: Final = "training_job"
+CAUSE_SECONDS: Final = "holdfast_job_incident_cause_seconds"
+_HISTOGRAMS: Final = frozenset({CAUSE_SECONDS})
 
 # Each with what it says and its labels. What only grows is a counter, and its name ends with `_total`.
 _ROWS: Final[tuple[tuple[str, ...], ...]] = (
@@ -104,6 +106,13 @@ _ROWS: Final[tuple[tuple[str, ...], ...]] = (
         JOB,
         "outcome",
     ),
+    (
+        CAUSE_SECONDS,
+        "Of incidents that are over: from detection until kind and culprit stood as they do now, both at least"
+        " probable. To be 900 at most.",
+        JOB,
+    ),
+    ("holdfast_job_incidents_unexplained_total", "Incidents that are over, of unknown cause.", JOB),
     ("holdfast_job_incidents_open", "Incidents open now.", JOB, "kind"),
     (
         "holdfast_job_incident_age_seconds",
@@ -182,7 +191,11 @@ _ROWS: Final[tuple[tuple[str, ...], ...]] = (
     ),
 )
 
-WATCHDOG_METRICS: Final = tuple(
-    Metric(name, MetricKind.COUNTER if name.endswith("_total") else MetricKind.GAUGE, says, tuple(labels))
-    for name, says, *labels in _ROWS
-)
+
+def _kind(name: str) -> MetricKind:
+    if name in _HISTOGRAMS:
+        return MetricKind.HISTOGRAM
+    return MetricKind.COUNTER if name.endswith("_total") else MetricKind.GAUGE
+
+
+WATCHDOG_METRICS: Final = tuple(Metric(name, _kind(name), says, tuple(labels)) for name, says, *labels in _ROWS)

@@ -226,6 +226,8 @@ def heed(host: JobHost, launcher: LauncherConnection, message: membership.FromLa
             host.observe(detector.Exited(member, launcher.node, message))
         case membership.CollectiveFailed():
             host.observe(detector.CollectiveBroke(member, launcher.node, message))
+        case membership.ProcessesSpawned():
+            host.observe(detector.Spawned(member, launcher.node, message))
 
 
 def _committed(host: JobHost, message: membership.CheckpointCommitted) -> None:

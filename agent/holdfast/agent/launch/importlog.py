@@ -1,0 +1,107 @@
+"""What a worker's script imports: written by the worker as it happens, read by its launcher.
+
+The log is a file in the node's run directory, one module's name a line in the order of their first import, so that
+a worker that is killed leaves it too. It says what a warm parent may import before the next worker needs it.
+"""
+
+import importlib.abc
+import importlib.machinery
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from holdfast.api.bounds import MODULE_NAME, NAME_LENGTH_MAX
+
+NAMES_MAX: Final = 20_000
+"""What a script imports beyond them is not learned; transformers and torch together are about 2500."""
+NAME: Final = re.compile(MODULE_NAME)
+# The interpreter's function that loads a module. `importlib.util.find_spec` only asks whether there is one.
+_LOADS: Final = "_find_and_load_unlocked"
+_QUIET_LOOKS: Final = 3
+_BYTES_MAX: Final = NAMES_MAX * NAME_LENGTH_MAX
+
+
+def log_file(run_dir: Path, pid: int) -> Path:
+    """Where the worker that is process `pid` writes."""
+    return run_dir / f"imports-{pid}.txt"
+
+
+class ImportLog(importlib.abc.MetaPathFinder):
+    """Finds nothing, and writes the name of each module that is about to be loaded in this process."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError when the file cannot be made."""
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._pid = os.getpid()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """None. Who asks is two frames up: who only wants to know whether there is a module imports nothing."""
+        if sys._getframe(2).f_code.co_name == _LOADS and os.getpid() == self._pid:
+            os.write(self._descriptor, f"{fullname}\n".encode())
+        return None
+
+
+def names_in(path: Path) -> tuple[str, ...]:
+    """What a log tells of; nothing when there is none. What is no module's name is left out."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(_BYTES_MAX).decode("utf-8", "replace")
+    except OSError:
+        return ()
+    lines = text.splitlines()[:NAMES_MAX]
+    return tuple(dict.fromkeys(name for name in lines if len(name) <= NAME_LENGTH_MAX and NAME.fullmatch(name)))
+
+
+@dataclass(slots=True)
+class _Watched:
+    path: Path
+    size: int = 0
+    quiet: int = 0
+    trains: bool = False
+
+
+class ImportLogs:
+    """Reads the logs of workers: when one trains and imports nothing more for a while, and when it has ended."""
+
+    def __init__(self, run_dir: Path, on_learned: Callable[[Iterable[str]], None]) -> None:
+        self._run_dir = run_dir
+        self._on_learned = on_learned
+        self._watched: dict[int, _Watched] = {}
+
+    def watch(self, pid: int) -> None:
+        """Look at the log of worker `pid`."""
+        self._watched[pid] = _Watched(log_file(self._run_dir, pid))
+
+    def trains(self, pid: int) -> None:
+        """The worker has shown a sign of training: what it imported for that is in its log."""
+        if (watched := self._watched.get(pid)) is not None:
+            watched.trains = True
+
+    def look(self) -> None:
+        """Look at each once; called every second or so. Reading a log once is enough until its worker ends."""
+        for watched in self._watched.values():
+            if not watched.trains or watched.quiet > _QUIET_LOOKS:
+                continue
+            try:
+                size = watched.path.stat().st_size
+            except OSError:
+                continue
+            watched.quiet = watched.quiet + 1 if size == watched.size else 0
+            watched.size = size
+            if watched.quiet == _QUIET_LOOKS:
+                watched.quiet += 1
+                self._on_learned(names_in(watched.path))
+
+    def ended(self, pid: int) -> None:
+        """The worker is gone: what it imported last is learned, and its log removed."""
+        if (watched := self._watched.pop(pid, None)) is not None:
+            if names := names_in(watched.path):
+                self._on_learned(names)
+            watched.path.unlink(missing_ok=True)

@@ -1,0 +1,136 @@
+"""The warm parents of a launcher: one that has imported torch, and beside it one with what the script needs too.
+
+The plain one is there within seconds and always. The other is made once it is known what the script imports; a
+worker is forked from it when it is ready and no package has been installed anew since. What goes wrong with it
+costs a line in the log: workers then start from the plain one.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from holdfast.agent.launch import forking
+from holdfast.agent.launch.forkserver import ForkServer
+from holdfast.agent.launch.preload import PreloadList, read_list, stamp_of, write_list
+
+log = logging.getLogger(__name__)
+
+LIST_FILE: Final = "preload.json"
+
+
+class WarmParents:
+    """Forks workers from the best parent there is, and passes on what the parents say, as `ForkServer` does."""
+
+    def __init__(
+        self,
+        *,
+        preload: forking.Preload,
+        environment: Mapping[str, str],
+        run_dir: Path,
+        on_message: Callable[[forking.FromWarmParent], None],
+        on_left: Callable[[PreloadList], None],
+    ) -> None:
+        """`on_left` is told the list as it is when a parent has worked through it: with what it had to leave."""
+        self._preload = preload
+        self._environment = environment
+        self._on_message = on_message
+        self._on_left = on_left
+        self._list = run_dir / LIST_FILE
+        self._plain = ForkServer(preload=preload, environment=environment, on_message=on_message)
+        self._seasoned: ForkServer | None = None
+        self._running: dict[ForkServer, asyncio.Task[None]] = {}
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether workers can be forked without importing torch."""
+        return self._plain.is_warm
+
+    def fork(self, request: forking.Fork) -> None:
+        """Ask for a worker."""
+        self._best().fork(request)
+
+    def fork_plain(self, request: forking.Fork) -> None:
+        """Ask for a process that needs torch alone."""
+        self._plain.fork(request)
+
+    def kill(self, pid: int) -> None:
+        """SIGKILL a worker and its process group. Each parent knows its own workers, and ignores others."""
+        for parent in (self._plain, *self._running):
+            parent.kill(pid)
+
+    def dump(self, pid: int) -> None:
+        """Have a worker write where its threads are."""
+        for parent in (self._plain, *self._running):
+            parent.dump(pid)
+
+    def season(self, wanted: PreloadList) -> None:
+        """Make a parent that imports this, in place of one that imports something else.
+
+        Nothing happens where no parent is of use, or where nothing is wanted.
+        """
+        if self._preload is forking.Preload.NOTHING or not wanted.units():
+            return
+        if self._seasoned is not None and read_list(self._list) == wanted:
+            return
+        try:
+            write_list(self._list, wanted)
+        except OSError as error:
+            log.warning("no list of what to import beforehand can be written error=%s", error)
+            return
+        self._retire()
+        parent = ForkServer(
+            preload=self._preload,
+            environment=self._environment,
+            on_message=self._hear,
+            wanted=self._list,
+        )
+        self._seasoned = parent
+        self._running[parent] = asyncio.create_task(parent.run())
+
+    async def run(self) -> None:
+        """Keep the parents running until cancelled; then end them with all their workers."""
+        try:
+            await self._plain.run()
+        finally:
+            tasks = tuple(self._running.values())
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _best(self) -> ForkServer:
+        parent = self._seasoned
+        if parent is None or parent.ready is None or not parent.is_warm:
+            return self._plain
+        if stamp_of(parent.ready.files) == parent.ready.stamp:
+            return parent
+        log.info("a package was installed anew: what was imported before is not used")
+        self._retire()
+        self.season(read_list(self._list))
+        return self._plain
+
+    def _hear(self, message: forking.FromWarmParent) -> None:
+        """Of a parent beside the plain one: whether it is ready is no news to anybody else."""
+        if isinstance(message, forking.Ready):
+            wanted = read_list(self._list)
+            for unit, why in wanted.left.items():
+                log.info("not imported beforehand package=%s because=%s", unit, why)
+            log.info("imported beforehand modules=%d reason=%s", message.loaded, message.reason)
+            self._on_left(wanted)
+            return
+        self._on_message(message)
+        if isinstance(message, forking.GroupGone):
+            for parent in tuple(self._running):
+                if parent is not self._seasoned:
+                    self._end_if_idle(parent)
+
+    def _retire(self) -> None:
+        """Fork no more from the parent beside the plain one; it ends with the last of its workers, not before."""
+        if (parent := self._seasoned) is not None:
+            self._seasoned = None
+            self._end_if_idle(parent)
+
+    def _end_if_idle(self, parent: ForkServer) -> None:
+        if parent.is_idle and (task := self._running.pop(parent, None)) is not None:
+            task.cancel()

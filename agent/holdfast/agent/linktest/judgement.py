@@ -1,0 +1,145 @@
+"""Which links are worse than the others of the same test, and which node they have in common. Pure.
+
+What a link should reach is not in a table: it is what the other links of this fleet reach at this moment. A link
+is bad where it lies far from the median, in units of the median absolute deviation: more than half of the links
+would have to be bad to move both. Source: Leys et al. 2013, https://doi.org/10.1016/j.jesp.2013.03.013
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median_low
+from typing import Final
+
+import msgspec
+
+from holdfast.api.selftest import Verdict
+
+# 3.5 is the usual limit (Iglewicz and Hoaglin, see
+# https://www.itl.nist.gov/div898/handbook/eda/section3/eda35h.htm); twice as far, for a test of n nodes asks
+# n log n questions and a sound node is not to be sent away.
+SCORE_MAX: Final = 7.0
+# The deviation of a normal distribution in units of its median absolute deviation; same source.
+SIGMA_OF_MAD: Final = 1.4826
+# Nothing is bad that is not at least this many times worse than the middle, however alike the others are.
+TIMES_MIN: Final = 1.5
+# A share of segments sent again that a sound link may have, for TCP counts a few of its own probes; a tenth of
+# what is to be found.
+RESENT_FLOOR: Final = 1e-3
+# Four nodes, each with each. One bad node of them makes half of the links bad, which is as many as can be told.
+LINKS_MIN: Final = 6
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """What two nodes saw of the way between them. `error`: they could not; the figures then mean nothing.
+
+    `latency_s` is the median round trip of a small message, `rate` the bytes per second of the slower direction,
+    `resent` the share of segments that TCP had to send again, of the worse direction.
+    """
+
+    one: str
+    other: str
+    latency_s: float = 0.0
+    rate: float = 0.0
+    resent: float = 0.0
+    error: str = ""
+
+
+class BadLink(msgspec.Struct, frozen=True):
+    """A link that is worse than the others, and in what."""
+
+    one: str
+    other: str
+    says: str
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """What a test came to. `nodes`: those at whose end the fault is, with what was seen; `links`: bad ones that no
+    such node explains. Unknown where too little was measured to compare.
+    """
+
+    verdict: Verdict
+    nodes: Mapping[str, str] = {}
+    links: tuple[BadLink, ...] = ()
+    says: str = ""
+
+
+def judge(measured: Sequence[Measured]) -> Judged:
+    """What the measurements of all rounds together say."""
+    sound = [each for each in measured if not each.error]
+    if len(measured) < LINKS_MIN:
+        says = f"{len(measured)} links are too few to compare with each other: {LINKS_MIN} are needed"
+        return Judged(Verdict.UNKNOWN, {}, (), says)
+    faults: dict[tuple[str, str], list[str]] = {}
+    for each in measured:
+        if each.error:
+            faults[each.one, each.other] = [each.error]
+    for each, says in (*_slow(sound), *_thin(sound), *_lossy(sound)):
+        faults.setdefault((each.one, each.other), []).append(says)
+    bad = [BadLink(one, other, ", ".join(says)) for (one, other), says in faults.items()]
+    nodes, rest = _blamed(bad, measured)
+    if not bad:
+        return Judged(Verdict.PASSED, {}, (), f"{len(measured)} links, all like each other")
+    told = [f"node {node}: {says}" for node, says in nodes.items()]
+    told += [f"link {each.one} - {each.other}: {each.says}" for each in rest]
+    return Judged(Verdict.FAILED, nodes, tuple(rest), "; ".join(told))
+
+
+Fault = tuple[Measured, str]
+
+
+def _slow(measured: Sequence[Measured]) -> Iterable[Fault]:
+    middle, found = _far([each.latency_s for each in measured])
+    for at in found:
+        yield measured[at], f"round trip {measured[at].latency_s * 1e3:.2f} ms, others {middle * 1e3:.2f} ms"
+
+
+def _thin(measured: Sequence[Measured]) -> Iterable[Fault]:
+    middle, found = _far([1.0 / max(each.rate, 1.0) for each in measured])
+    for at in found:
+        yield measured[at], f"{measured[at].rate / 1e6:.0f} MB/s, others {1e-6 / middle:.0f} MB/s"
+
+
+def _lossy(measured: Sequence[Measured]) -> Iterable[Fault]:
+    _, found = _far([each.resent + RESENT_FLOOR for each in measured])
+    middle = median_low(each.resent for each in measured) if measured else 0.0
+    for at in found:
+        yield measured[at], f"{measured[at].resent:.2%} of segments sent again, others {middle:.2%}"
+
+
+def _far(values: Sequence[float]) -> tuple[float, list[int]]:
+    """The middle, and the places of what is far above it. On a log scale: a link is so many times worse."""
+    if not values:
+        return 0.0, []
+    logs = [math.log(max(each, 1e-12)) for each in values]
+    middle = median_low(logs)
+    deviation = SIGMA_OF_MAD * median_low(abs(each - middle) for each in logs)
+    limit = max(math.log(TIMES_MIN), SCORE_MAX * deviation)
+    return math.exp(middle), [at for at, each in enumerate(logs) if each - middle > limit]
+
+
+def _blamed(bad: Sequence[BadLink], measured: Sequence[Measured]) -> tuple[dict[str, str], list[BadLink]]:
+    """The nodes whose every link is bad, by intersection; and the bad links that are left.
+
+    The node with the most bad links first: what it explains speaks against none of its partners any more. A node
+    that has a good link, or one link alone, is not blamed: then the way between two is what is bad.
+    """
+    nodes: dict[str, str] = {}
+    left = list(bad)
+    while left:
+        count = Counter(node for each in left for node in (each.one, each.other))
+        others = {node: _judgeable(node, measured, nodes) for node in count}
+        whole = [node for node in count if count[node] >= max(2, others[node])]
+        if not whole:
+            break
+        worst = max(whole, key=lambda node: (count[node], node))
+        mine = [each for each in left if worst in (each.one, each.other)]
+        nodes[worst] = f"all {len(mine)} links bad: {mine[0].says}"
+        left = [each for each in left if each not in mine]
+    return nodes, left
+
+
+def _judgeable(node: str, measured: Sequence[Measured], blamed: Mapping[str, str]) -> int:
+    """How many links of a node do not end at one that is blamed already."""
+    ends = ((each.one, each.other) for each in measured)
+    return sum(node in pair and not any(end in blamed for end in pair if end != node) for pair in ends)

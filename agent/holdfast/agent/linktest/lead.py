@@ -1,0 +1,143 @@
+"""The lead of a link test: waits for the members, hands out pairs round by round, and judges."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from holdfast.agent.linktest.judgement import Judged, Measured, judge
+from holdfast.agent.linktest.measurement import SILENT_S
+from holdfast.agent.linktest.schedule import Pair, rounds
+from holdfast.agent.linktest.wire import LINE_MAX, TO_LEAD, Done, Ended, Joined, ToMember, Turn
+from holdfast.api.decoding import decode
+from holdfast.api.errors import InvalidInput, Malformed, Problem, Unavailable
+from holdfast.api.selftest import Verdict
+
+_JOIN_S: Final = 10.0  # from a call to its first line
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """How a test is done: of so many nodes, `seconds` of bytes for each pair, the `turn` of the schedule; members
+    are waited for `wait_s` seconds.
+    """
+
+    nodes: int
+    seconds: float
+    turn: int
+    wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node that takes part."""
+
+    joined: Joined
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def tell(self, message: ToMember) -> None:
+        """Goes out when it can; whoever is gone is noticed when it does not answer."""
+        if not self.writer.is_closing():
+            self.writer.write(msgspec.json.encode(message) + b"\n")
+
+
+class Lead:
+    """One test. `listening` is called with the port that members are to call."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._members: dict[str, Member] = {}
+        self._complete = asyncio.Event()
+
+    async def run(self, host: str, port: int, listening: Callable[[int], None]) -> Judged:
+        """Wait for the members, measure, judge, and tell everyone.
+
+        Raises Unavailable when not all members come in time, or the port cannot be had.
+        """
+        try:
+            server = await asyncio.start_server(self._greet, host, port, limit=LINE_MAX)
+        except OSError as error:
+            raise Unavailable(f"cannot listen at {host}:{port}: {error.strerror}") from error
+        listening(server.sockets[0].getsockname()[1])
+        try:
+            try:
+                await asyncio.wait_for(self._complete.wait(), self._order.wait_s)
+            except TimeoutError:
+                came = ", ".join(sorted(self._members)) or "nobody"
+                raise Unavailable(
+                    f"{len(self._members)} of {self._order.nodes} nodes came in {self._order.wait_s:g} s: {came}"
+                ) from None
+            judged = await self._measure()
+            for member in self._members.values():
+                member.tell(Ended(judged))
+            return judged
+        finally:
+            server.close()
+            for member in self._members.values():
+                member.writer.close()
+
+    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            joined = decode(TO_LEAD, await asyncio.wait_for(reader.readline(), _JOIN_S))
+        except (TimeoutError, ValueError, Malformed, OSError):
+            writer.close()
+            return
+        if not isinstance(joined, Joined) or joined.node in self._members or self._complete.is_set():
+            says = "this node takes part already, or the test has begun"
+            writer.write(msgspec.json.encode(Ended(Judged(Verdict.UNKNOWN, says=says))) + b"\n")
+            writer.close()
+            return
+        seen = writer.get_extra_info("peername")[0]
+        joined = msgspec.structs.replace(joined, host=joined.host or seen)
+        self._members[joined.node] = Member(joined, reader, writer)
+        if len(self._members) == self._order.nodes:
+            self._complete.set()
+
+    async def _measure(self) -> Judged:
+        # By name, so that the next turn of the schedule goes on where this one ended.
+        members = [self._members[node] for node in sorted(self._members)]
+        measured: list[Measured] = []
+        for pairs in rounds(len(members), self._order.turn):
+            measured += await asyncio.gather(*(self._pair(members, pair) for pair in pairs))
+        return judge(measured)
+
+    async def _pair(self, members: Sequence[Member], pair: Pair) -> Measured:
+        one, other = (members[place] for place in pair)
+        token = secrets.token_hex(16)
+        for each, peer, calls in ((other, one, False), (one, other, True)):
+            to = peer.joined
+            each.tell(Turn(to.node, calls, to.host, to.port, token, self._order.seconds))
+        told = await asyncio.gather(self._done(one), self._done(other))
+        if isinstance(told[0], Done) and told[0].measured is not None:
+            return told[0].measured
+        silent = [each.joined.node for each, done in zip((one, other), told, strict=True) if done is None]
+        says = f"{', '.join(silent) or one.joined.node} told nothing"
+        return Measured(one=one.joined.node, other=other.joined.node, error=says)
+
+    async def _done(self, member: Member) -> Done | None:
+        """The member's word that its turn is over; None when it is silent for too long, or gone."""
+        limit_s = 2 * self._order.seconds + 4 * SILENT_S
+        try:
+            answer = decode(TO_LEAD, await asyncio.wait_for(member.reader.readline(), limit_s))
+        except (TimeoutError, ValueError, Malformed, OSError):
+            member.writer.close()  # what it says later would be taken for the answer to another turn
+            return None
+        return answer if isinstance(answer, Done) else None
+
+
+def checked(order: Order) -> Order:
+    """The order. Raises InvalidInput."""
+    problems = []
+    if order.nodes < 2:
+        problems.append(Problem(field="--nodes", value=order.nodes, fix="A link needs two nodes."))
+    if not 0.2 <= order.seconds <= 3600:
+        problems.append(Problem(field="--seconds", value=order.seconds, fix="Between 0.2 and 3600."))
+    if order.turn < 0:
+        problems.append(Problem(field="--turn", value=order.turn, fix="0 or more."))
+    if problems:
+        raise InvalidInput(*problems)
+    return order

@@ -1,0 +1,49 @@
+"""What the lead of a link test and its members say to each other: one JSON object a line."""
+
+from typing import Final
+
+import msgspec
+
+from holdfast.agent.linktest.judgement import Judged, Measured
+
+LINE_MAX = 1 << 22  # bytes; what a test of thousands of nodes with bad links comes to fits
+
+
+class Joined(msgspec.Struct, frozen=True, tag=True):
+    """Member to lead: it takes part; partners reach it at `host`, empty: where the call came from."""
+
+    node: str
+    port: int
+    host: str = ""
+
+
+class Turn(msgspec.Struct, frozen=True, tag=True):
+    """Lead to member: measure with `peer` now. `calls`: you connect to it, at `host` and `port`, and tell the
+    result; else it connects to you. `token` opens the connection. `seconds`: how long bytes flow, in both
+    directions together.
+    """
+
+    peer: str
+    calls: bool
+    host: str
+    port: int
+    token: str
+    seconds: float
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """Member to lead: the turn is over. `measured` is what the one that called has seen."""
+
+    measured: Measured | None = None
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True):
+    """Lead to member: the test is over."""
+
+    judged: Judged
+
+
+ToLead = Joined | Done
+ToMember = Turn | Ended
+TO_LEAD: Final[msgspec.json.Decoder[ToLead]] = msgspec.json.Decoder(ToLead)
+TO_MEMBER: Final[msgspec.json.Decoder[ToMember]] = msgspec.json.Decoder(ToMember)

@@ -1,0 +1,83 @@
+import random
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.agent.linktest.judgement import Measured, judge
+from holdfast.agent.linktest.schedule import rounds
+from holdfast.api.selftest import Verdict
+
+Fault = Callable[[Measured], Measured]
+
+
+def fleet(nodes: int, seed: int = 0, turn: int = 0, noise: float = 0.1) -> list[Measured]:
+    """Every link of a test alike but for noise, of so many parts."""
+    chance = random.Random(seed)
+    return [
+        Measured(
+            one=f"n{one}",
+            other=f"n{other}",
+            latency_s=100e-6 * chance.lognormvariate(0, noise),
+            rate=3e9 * chance.lognormvariate(0, noise),
+            resent=chance.choice((0.0, 0.0, 1e-4)),
+        )
+        for pairs in rounds(nodes, turn)
+        for one, other in pairs
+    ]
+
+
+def spoilt(measured: list[Measured], fault: Fault, *ends: str) -> list[Measured]:
+    """With the fault on every link that has all of these ends."""
+    return [fault(each) if set(ends) <= {each.one, each.other} else each for each in measured]
+
+
+FAULTS: dict[str, Fault] = {
+    "10 ms more": lambda each: replace(each, latency_s=each.latency_s + 10e-3),
+    "1 % lost": lambda each: replace(each, resent=0.01),
+    "half the lanes": lambda each: replace(each, rate=each.rate / 4),
+    "dead": lambda each: Measured(one=each.one, other=each.other, error="no answer over it: timed out"),
+}
+
+
+@pytest.mark.parametrize("nodes", [4, 5, 6, 8, 9, 33, 64, 500])
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+def test_the_node_that_all_bad_links_have_in_common_is_named(nodes: int, fault: Fault) -> None:
+    judged = judge(spoilt(fleet(nodes, noise=0.02), fault, "n2"))
+
+    assert (judged.verdict, list(judged.nodes), judged.links) == (Verdict.FAILED, ["n2"], ())
+
+
+def test_two_bad_nodes_are_both_named() -> None:
+    judged = judge(spoilt(spoilt(fleet(16), FAULTS["dead"], "n3"), FAULTS["10 ms more"], "n11"))
+
+    assert sorted(judged.nodes) == ["n11", "n3"]
+    assert judged.links == ()
+
+
+def test_one_bad_way_between_sound_nodes_is_a_link() -> None:
+    judged = judge(spoilt(fleet(8), FAULTS["1 % lost"], "n2", "n5"))
+
+    assert judged.nodes == {}
+    assert [(each.one, each.other) for each in judged.links] == [("n2", "n5")]
+    assert "1.00% of segments sent again" in judged.says
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02, 0.1, 0.3])
+def test_healthy_fleets_are_seldom_blamed(noise: float) -> None:
+    """A thousand tests of 64 nodes: what is called bad is one test in a hundred at most, and no node ever."""
+    judged = [judge(fleet(64, seed, seed, noise)) for seed in range(1000)]
+
+    assert sum(each.verdict is Verdict.FAILED for each in judged) <= 10
+    assert not any(each.nodes for each in judged)
+
+
+def test_too_few_links_are_not_judged() -> None:
+    judged = judge(spoilt(fleet(3), FAULTS["dead"], "n2"))
+
+    assert judged.verdict is Verdict.UNKNOWN
+    assert "6 are needed" in judged.says
+
+
+def test_a_whole_fleet_that_is_slow_has_nothing_to_be_compared_with() -> None:
+    assert judge([FAULTS["10 ms more"](each) for each in fleet(8)]).verdict is Verdict.PASSED
