@@ -47,8 +47,8 @@ class Framework:
 
 _CALLBACK: Final = "callbacks=[HoldfastCallback()]"
 _ENGINE: Final = (
-    "for step in holdfast.integrations.frameworkloop.FrameworkLoop(format=..., save=..., load=...).steps(until=...): "
-    "in place of the loop over steps"
+    "for step in holdfast.integrations.frameworkloop.FrameworkLoop(format=..., save=..., load=...).steps(...): in "
+    "place of the loop over steps"
 )
 FRAMEWORKS: Final[Sequence[Framework]] = (
     Framework(
