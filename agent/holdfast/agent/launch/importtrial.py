@@ -19,6 +19,7 @@ import importlib
 import os
 import re
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ from holdfast.api.round import Endpoint, Restore
 
 _DEVICES: Final = re.compile(r"^/dev/(?:nvidia|kfd|dri/|infiniband/|habanalabs|accel|neuron|vfio/)")
 _SOCKET: Final = re.compile(r"^socket:\[")
+_LOOKS: Final = 100
+_LOOK_INTERVAL_S: Final = 0.01
 _STUCK_S: Final = 10.0  # beyond the limit, when not even a signal handler gets to run
 
 
@@ -147,7 +150,7 @@ class ImportTrial:
             trying_file(self.path).write_text(unit)
             why = self._import(names)
             if not why:
-                why = before.against(Surroundings.now())
+                why = before.against(_settled(before))
             if why:
                 trying_file(self.path).unlink(missing_ok=True)
                 return unit, why
@@ -170,6 +173,17 @@ class ImportTrial:
         except BaseException as error:  # a package may even try to end the process
             return f"its import fails: {error!r}"
         return f"its import reads {', '.join(sorted(asked))}" if asked else ""
+
+
+def _settled(before: Surroundings) -> Surroundings:
+    """What there is once threads that have been told to end are gone from /proc: the kernel takes a moment."""
+    after = Surroundings.now()
+    for _ in range(_LOOKS):
+        if after.threads <= before.threads:
+            break
+        time.sleep(_LOOK_INTERVAL_S)
+        after = Surroundings.now()
+    return after
 
 
 @contextmanager

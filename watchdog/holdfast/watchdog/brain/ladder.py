@@ -141,7 +141,7 @@ def _user_code(state: JobState, policy: Policy, finding: Finding, now: float) ->
         says = f"{finding.cause}: Holdfast sees and heals none of them; {finding.fix}"
         return Decision(Rung.PAGE, says, goes_on=True)
     if finding.fix and not _another_node_could_try(state):
-        says = f"the script cannot start: {finding.cause}; {finding.fix}, and restart the job"
+        says = f"the script cannot start: {finding.cause}; {finding.fix}; then restart the job"
         return Decision(Rung.PAGE, says, guards=("no second try: every rank failed so before its first step",))
     if state.failures:
         says = "the script failed again before new progress: all workers start anew"

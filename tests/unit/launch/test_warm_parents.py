@@ -1,0 +1,117 @@
+"""Which parent a worker is forked from, and when a parent that nothing is forked from any more ends."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.agent.launch import warmparents
+from holdfast.agent.launch.forking import EntrypointKind, Fork, GroupGone, Preload, Ready
+from holdfast.agent.launch.preload import PreloadList, read_list, stamp_of
+from holdfast.agent.launch.warmparents import LIST_FILE, WarmParents
+
+REQUEST = Fork(1, "rank0", EntrypointKind.SCRIPT, ("train.py",), {}, "/", "/log")
+
+
+class FakeServer:
+    """A `ForkServer` without a process."""
+
+    made: list["FakeServer"]
+
+    def __init__(self, *, on_message: Any, wanted: Path | None = None, **_: Any) -> None:
+        self.on_message, self.wanted = on_message, wanted
+        self.ready: Ready | None = None
+        self.forked: list[Fork] = []
+        self.is_idle, self.ended = True, False
+        FakeServer.made.append(self)
+
+    @property
+    def is_warm(self) -> bool:
+        return self.ready is not None and self.ready.warm
+
+    def fork(self, request: Fork) -> None:
+        self.forked.append(request)
+        self.is_idle = False
+
+    def is_now(self, ready: Ready) -> None:
+        self.ready = ready
+        self.on_message(ready)
+
+    async def run(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended = True
+
+
+@pytest.fixture
+def parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WarmParents:
+    FakeServer.made = []
+    monkeypatch.setattr(warmparents, "ForkServer", FakeServer)
+    return WarmParents(
+        preload=Preload.TORCH,
+        environment={},
+        run_dir=tmp_path,
+        on_message=lambda message: None,
+        on_left=lambda worked: None,
+    )
+
+
+def installed(folder: Path) -> Ready:
+    file = folder / "package.py"
+    file.write_text("VERSION = 1\n")
+    return Ready(warm=True, loaded=1, files=(str(file),), stamp=stamp_of([str(file)]))
+
+
+async def test_a_worker_comes_from_the_parent_that_holds_more_once_it_is_ready(
+    parents: WarmParents, tmp_path: Path
+) -> None:
+    parents.season(PreloadList(("transformers",)))
+    plain, seasoned = FakeServer.made
+    assert seasoned.wanted == tmp_path / LIST_FILE
+    parents.fork(REQUEST)
+    seasoned.is_now(Ready(warm=False, reason="2 threads run"))
+    parents.fork(REQUEST)
+    assert (len(plain.forked), len(seasoned.forked)) == (2, 0)
+    seasoned.is_now(installed(tmp_path))
+    parents.fork(REQUEST)
+    parents.fork_plain(REQUEST)
+    assert (len(plain.forked), len(seasoned.forked)) == (3, 1)
+
+
+async def test_what_was_installed_anew_is_not_used_and_made_anew(parents: WarmParents, tmp_path: Path) -> None:
+    wanted = PreloadList(("transformers",))
+    parents.season(wanted)
+    plain, seasoned = FakeServer.made
+    seasoned.is_now(installed(tmp_path))
+    (tmp_path / "package.py").write_text("VERSION = 2 and more\n")
+    parents.fork(REQUEST)
+    assert (len(plain.forked), len(seasoned.forked)) == (1, 0)
+    assert len(FakeServer.made) == 3
+    assert read_list(tmp_path / LIST_FILE) == wanted
+
+
+async def test_a_parent_that_is_replaced_ends_with_the_last_of_its_workers(
+    parents: WarmParents, tmp_path: Path
+) -> None:
+    parents.season(PreloadList(("transformers",)))
+    seasoned = FakeServer.made[1]
+    await asyncio.sleep(0)
+    seasoned.is_now(installed(tmp_path))
+    parents.fork(REQUEST)
+    parents.season(PreloadList(("transformers", "datasets")))
+    await asyncio.sleep(0)
+    assert not seasoned.ended, "it would take its worker along"
+    seasoned.is_idle = True
+    seasoned.on_message(GroupGone(7))
+    await asyncio.sleep(0)
+    assert seasoned.ended
+
+
+async def test_the_same_list_again_and_an_empty_one_make_no_other_parent(parents: WarmParents) -> None:
+    parents.season(PreloadList())
+    assert len(FakeServer.made) == 1
+    for _ in range(2):
+        parents.season(PreloadList(("transformers",)))
+    assert len(FakeServer.made) == 2
