@@ -145,8 +145,8 @@ class JobStatus(msgspec.Struct, frozen=True):
     `tests` are the self-tests that are waited for, the first 16 of `tests_total`. `unfollowed` is why the script
     could not do what `faultPolicy.loss` asks for, empty while nothing speaks against it. `bill` is what it has
     cost; None without a price, and before the first member joined. `until_step` is the last step that the script
-    means to make, None where it does not say. `causes` is how soon the causes of its newest 256 incidents were known;
-    None without one.
+    means to make, None where it does not say. `causes` is how soon the causes of its newest 256 incidents were
+    known; None without one.
     """
 
     job: str
