@@ -1,4 +1,4 @@
-"""The soak, for a minute and a half: what random faults leave behind, and whom they blame; the bench takes thirty."""
+"""The soak, for a minute and a half: what random faults leave behind, and whom they blame. The bench takes 30."""
 
 import json
 import subprocess
