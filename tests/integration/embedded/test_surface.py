@@ -178,8 +178,8 @@ ELSEWHERE = {
 ONLY_ZERO = {
     "holdfast_fleet_quarantined_nodes",
     "holdfast_job_fingerprint_disagreements_total",
+    "holdfast_job_incident_cause_seconds",
     "holdfast_job_incidents_open",
-    "holdfast_job_incidents_unexplained_total",
     "holdfast_job_lost_steps_total",
     "holdfast_job_nonfinite_ranks",
     "holdfast_job_self_tests_total",

@@ -106,6 +106,7 @@ MOVED_BY_FAULTS = (
     "holdfast_job_avoided_nodes",
     "holdfast_job_eviction_budget_used_ratio",
     "holdfast_job_evictions_total",
+    "holdfast_job_incident_cause_seconds_count",
     "holdfast_job_nonfinite_ranks",
 )
 
