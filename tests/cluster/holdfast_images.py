@@ -35,7 +35,6 @@ CODE = (
     "watchdog",
     "operator",
     "console",
-    "integrations",
     "cli",
     "examples",
 )
