@@ -9,7 +9,7 @@ What must appear is compared line by line, in order, with what the command print
 duration for any other, as does white space; other lines may come between. A comment before a block says more:
 
     <!-- not run: REASON -->          its commands are for another machine, and why
-    <!-- run by: TEST -->             a test that there is already does the same
+    <!-- run by: TEST -->             a test that there is already, or a bench, does the same
     <!-- ends with: 1 -->             its last command ends so, which is what the page shows
 
 The head of the page (YAML between `---`) counts them, so that nobody overlooks what is not run, and says which

@@ -1,6 +1,7 @@
-"""Every command of the tutorials is run here, unless its page says that another test runs it, or why none can.
+"""Every command of the tutorials is run here, unless its page says what else runs it, or why nothing can.
 
-The page about Kubernetes is run by the kubectl plugin's tests, where an API server stands already.
+The page about Kubernetes is run by the kubectl plugin's tests, where an API server stands already; those about
+frameworks, which each worker imports, by `make bench NAME=tutorials`.
 """
 
 import os
@@ -9,11 +10,15 @@ from pathlib import Path
 
 import pytest
 from patience import patient
-from tutorial import read_page, run_page
+from tutorial import RUN, read_page, run_page
 
 TUTORIALS = Path(__file__).parents[3] / "docs" / "tutorials"
 WITH_AN_API_SERVER = {"kubernetes"}
-PAGES = sorted(path for path in TUTORIALS.glob("*.md") if path.stem not in WITH_AN_API_SERVER)
+PAGES = [
+    path
+    for path in sorted(TUTORIALS.glob("*.md"))
+    if path.stem not in WITH_AN_API_SERVER and RUN in read_page(path).counts()
+]
 WITHIN_S = patient(60.0)
 
 pytestmark = pytest.mark.usefixtures("warm_runs")

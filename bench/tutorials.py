@@ -1,0 +1,73 @@
+"""How long each tutorial takes: from the first command that it shows to the last, against five minutes.
+
+    make bench NAME=tutorials [ARGS="transformers"]
+
+It also runs what pages leave to this bench (`run by: bench/tutorials.py::main`), because importing a framework in
+every worker costs more than a test may. A page that does something else than it shows ends the bench with 1.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from figure import Figure, measured, publish, unmeasured
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "servers"))
+
+from tutorial import RUN, Command, Page, TutorialFailed, read_page, run_page  # noqa: E402
+
+TUTORIALS: Final = ROOT / "docs" / "tutorials"
+WITH_A_CLUSTER: Final = {"kubernetes"}  # whose commands are for an API server
+HERE: Final = "bench/tutorials.py::main"
+LIMIT_S: Final = 300.0
+PATIENCE_S: Final = 1200.0
+
+
+def whole(page: Page) -> Page:
+    """With the commands that are left to this bench."""
+    steps = (
+        replace(each, how=RUN, why="") if isinstance(each, Command) and each.why == HERE else each
+        for each in page.steps
+    )
+    return replace(page, steps=tuple(steps))
+
+
+def took_s(page: Page) -> float:
+    """Raises TutorialFailed."""
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as scratch:
+        folder = Path(scratch) / "here"
+        folder.mkdir()
+        began = time.perf_counter()
+        run_page(whole(page), folder, {"PATH": programs, "HOLDFAST_CONSOLE": "0"}, PATIENCE_S)
+        return time.perf_counter() - began
+
+
+def main() -> None:
+    names = sorted(path.stem for path in TUTORIALS.glob("*.md") if path.stem not in WITH_A_CLUSTER)
+    parser = argparse.ArgumentParser(description="Run the tutorials.")
+    parser.add_argument("name", nargs="*", choices=[*names, []], help="only these")
+    figures: list[Figure] = []
+    failed = []
+    for name in parser.parse_args().name or names:
+        said = f"tutorial {name}: from its first command to its last"
+        try:
+            took = took_s(read_page(TUTORIALS / f"{name}.md"))
+        except TutorialFailed as error:
+            failed.append(str(error))
+            figures.append(unmeasured(said, unit="s", target=1.0, reason="it did not do what it shows"))
+            continue
+        figures.append(measured(said, ours=[took], other=[LIMIT_S], unit="s", target=1.0))
+    if failed:
+        sys.exit("\n\n".join([*map(str, figures), *failed]))
+    publish("tutorials", figures)
+
+
+if __name__ == "__main__":
+    main()
