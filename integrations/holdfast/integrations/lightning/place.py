@@ -1,0 +1,92 @@
+"""Where a Trainer is in its data, and its random numbers: what a checkpoint of Lightning does not hold.
+
+Lightning goes on in the middle of an epoch with the right count of batches, but with the first ones of the loader
+again, unless the loader knows its own state. So each rank keeps how many batches of the epoch it had taken, the
+random numbers that the epoch began with, of which a shuffling loader makes its order, and those of now. The epoch is
+dealt out again, and the batches that were taken are passed over.
+Source: https://github.com/Lightning-AI/pytorch-lightning/blob/master/src/lightning/pytorch/loops/training_epoch_loop.py
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+
+from holdfast.checkpoint.capture import randomness
+from holdfast.checkpoint.capture.state import Stateful
+
+
+def place_file(rank: int) -> str:
+    """Its name in a checkpoint's folder."""
+    return f"place.rank-{rank:05d}.pt"
+
+
+def batches_in(batches: int, *, saved_world: int, world: int) -> int:
+    """How many batches each rank of `world` passes over where each of `saved_world` had taken `batches`, so that the
+    number over all ranks stays; rounded down.
+    """
+    return batches * saved_world // world
+
+
+class Place:
+    """One rank's place. Lives as long as the fit."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        self._rank, self._world = rank, world
+        self._epoch_random: dict[str, torch.Tensor] = {}
+        self._found: dict[str, Any] | None = None
+        self._saved_world = world
+
+    def epoch_begins(self) -> None:
+        """The Trainer is about to ask for the first batch of an epoch, or for the epoch's iterator."""
+        self._epoch_random = randomness.capture()
+
+    def save(self, folder: Path, trainer: Trainer) -> None:
+        """Into this rank's file in `folder`."""
+        taken = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+        state = {"taken": taken, "epoch_random": self._epoch_random, "random": randomness.capture()}
+        torch.save(state, folder / place_file(self._rank))
+
+    def load(self, folder: Path, saved_world: int) -> None:
+        """What `save` left, for `go_on`. In a world of another size a rank takes that of another one."""
+        self._saved_world = saved_world
+        file = folder / place_file(randomness.source_rank(self._rank, saved_world))
+        self._found = torch.load(file, weights_only=True)
+
+    def go_on(self, trainer: Trainer) -> None:
+        """Pass over what was taken, once the Trainer has made its loaders and before it asks for a batch."""
+        found, self._found = self._found, None
+        if found is None:
+            return
+        progress = trainer.fit_loop.epoch_loop.batch_progress
+        taken = progress.current.ready
+        if self._saved_world != self._world:
+            taken = batches_in(taken, saved_world=self._saved_world, world=self._world)
+            current = progress.current
+            current.ready = current.started = current.processed = taken
+            current.completed = min(current.completed, taken)
+        if taken < trainer.num_training_batches:
+            self._epoch_random = found["epoch_random"]
+            if not _is_stateful(trainer):
+                self._pass_over(trainer, taken)
+        self._continue_from(found["random"])
+
+    def _pass_over(self, trainer: Trainer, taken: int) -> None:
+        fetcher = trainer.fit_loop._data_fetcher
+        assert fetcher is not None, "the Trainer has made its loaders"
+        self._continue_from(self._epoch_random)
+        if trainer.current_epoch > 0:
+            iter(fetcher)  # the iterator of a later epoch is made after its random numbers were kept
+        source = fetcher.iterator if fetcher.length is not None else fetcher
+        for _ in range(taken):
+            next(source)
+
+    def _continue_from(self, random: dict[str, torch.Tensor]) -> None:
+        randomness.continue_from(random, self._saved_world, rank=self._rank, world_size=self._world)
+
+
+def _is_stateful(trainer: Trainer) -> bool:
+    """Whether Lightning itself gives the loaders their state back."""
+    loader = trainer.fit_loop._combined_loader
+    return loader is not None and all(isinstance(each, Stateful) for each in loader.flattened)
