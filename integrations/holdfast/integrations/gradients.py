@@ -1,4 +1,4 @@
-"""The gradient of a step as a framework leaves it before its optimizer: its norm over all ranks, and its dropping."""
+"""The gradient of a step, before a framework's optimizer takes it: its norm over all ranks, and dropping it."""
 
 import math
 from collections.abc import Iterable
@@ -16,8 +16,8 @@ from torch.optim import Optimizer
 def total_norm(module: Module, parameters: Iterable[Parameter]) -> Tensor | None:
     """The 2-norm of the gradients of `parameters`, over all shards of them; None where there is no gradient.
 
-    `module` is what the framework trains: in a `FullyShardedDataParallel` no parameter knows of its other shards, so
-    there it is asked for the norm of all of them. Collective where gradients are sharded.
+    `module` is what the framework trains: in a `FullyShardedDataParallel` no parameter knows of its other shards,
+    so there it is asked for the norm of all of them. Collective where gradients are sharded.
     """
     if isinstance(module, FullyShardedDataParallel):
         return module.clip_grad_norm_(math.inf)  # clips nothing, and returns the norm

@@ -20,8 +20,8 @@ class AtomicCheckpointIO(_WrappingCheckpointIO):
         super().__init__(checkpoint_io)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """As `CheckpointIO.save_checkpoint`. Raises what the other raises, and OSError; then nothing is at `path` that
-        was not there before.
+        """As `CheckpointIO.save_checkpoint`. Raises what the other raises, and OSError; what was at `path` before
+        is there then.
         """
         final = Path(path)
         if "://" in str(path) or self.checkpoint_io is None:

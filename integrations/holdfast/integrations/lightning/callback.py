@@ -35,25 +35,27 @@ STATE_FILE: Final = "state.ckpt"
 class HoldfastCallback(Callback):
     """Makes a fit of a Trainer one that Holdfast sees and heals: `Trainer(callbacks=[HoldfastCallback()])`.
 
-    Steps, this rank's loss, the gradient norm, tokens and phases are published. After every `every_steps` optimizer
-    steps, when the job or the watchdog asks for it, and after the last step the Trainer's own checkpoint is saved,
-    whatever its strategy, as a complete one in Holdfast's storage. A fit that begins anew goes on from the newest
-    complete one by itself, `trainer.fit(model)` being all that is called, to the very batch and random number; what is
-    given as its `ckpt_path` is where the first one begins.
+    Steps, this rank's loss, the gradient norm, tokens and phases are published. After every `every_steps`
+    optimizer steps, when the job or the watchdog asks for it, and after the last step the Trainer's own checkpoint
+    is saved, whatever its strategy, as a complete one in Holdfast's storage. A fit that begins anew goes on from
+    the newest complete one by itself, `trainer.fit(model)` being all that is called, to the very batch and random
+    number; what is given as its `ckpt_path` is where the first one begins.
 
     Args:
         uri: a directory that all ranks see; by default where the job says, else `holdfast` in the Trainer's
             `default_root_dir`. Outside of Holdfast nothing is saved unless this or `every_steps` is given.
         every_steps: optimizer steps between two saves, besides those that are asked for.
         keep: how many checkpoints stay; by default what the job says, else 3.
-        guards_spikes: leave out the update of a step whose gradient norm is a spike, as `SpikeGuard` judges it, on all
-            ranks alike. It needs the norm on the host at every step. Under automatic optimization only.
-        skips_nonfinite: leave out steps that are not finite as well; otherwise they are a fault, which is gone back for.
-        global_batch: samples of a step over all ranks, kept in worlds of any size: `accumulate_grad_batches` is set for
-            it. None: as the Trainer says.
+        guards_spikes: leave out the update of a step whose gradient norm is a spike, as `SpikeGuard` judges it, on
+            all ranks alike. It needs the norm on the host at every step. Under automatic optimization only.
+        skips_nonfinite: leave out steps that are not finite as well; otherwise they are a fault, which is gone
+            back for.
+        global_batch: samples of a step over all ranks, kept in worlds of any size: `accumulate_grad_batches` is
+            set for it. None: as the Trainer says.
         tokens_of: how many tokens are in a batch; by default the size of its "input_ids".
 
-    Raises InvalidInput for an argument that is not accepted; the fit raises it where `global_batch` cannot be kept.
+    Raises InvalidInput for an argument that is not accepted; the fit raises it where `global_batch` cannot be
+    kept.
     """
 
     def __init__(
@@ -82,7 +84,8 @@ class HoldfastCallback(Callback):
         if stage != TrainerFn.FITTING:
             return
         # Last, so that what is saved has what other callbacks did after the step.
-        trainer.callbacks = [*(each for each in trainer.callbacks if each is not self), self]
+        others = [each for each in trainer.callbacks if each is not self]  # type: ignore[attr-defined]
+        trainer.callbacks = [*others, self]  # type: ignore[attr-defined]
         run = joined()
         self._fit = _Fit(run, SpikeGuard(run.assignment), Place(run.assignment.rank, run.assignment.world_size))
         uri = self._place_of_checkpoints(trainer, run)
@@ -131,7 +134,7 @@ class HoldfastCallback(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         fit = self._here()
-        fit.place.epoch_begins()
+        fit.place.epoch_begins(trainer)
         fit.run.pass_begins()
 
     # A step
@@ -256,7 +259,8 @@ class _Fit:
         self.loss: Tensor | None = None
         self.grad_norm: Tensor | None = None
         self.tokens = 0
-        self.is_due, self.wanted = False, None
+        self.is_due = False
+        self.wanted: int | None = None
 
     def add_loss(self, loss: Tensor | None) -> None:
         """Of a micro batch, of which the Trainer has made a share of the step's."""

@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 
 from holdfast.api.rankrecord import Phase
 from holdfast.checkpoint import Checkpointer
-from holdfast.integrations.globalbatch import share_of
 from holdfast.integrations.gradients import drop, parameters_of, total_norm
+from holdfast.integrations.lightning.batch import accumulation_for
 from holdfast.trainer import GuestRun, SpikeGuard, joined
 
 Batch = TypeVar("Batch")
@@ -26,13 +26,13 @@ _loops: "weakref.WeakKeyDictionary[Fabric, FabricLoop]" = weakref.WeakKeyDiction
 def fabric_steps(
     fabric: Fabric, model: Module, optimizer: Any, data: Iterable[Batch], **options: Any
 ) -> Iterator[tuple[int, Batch]]:
-    """The steps of a pass over `data`, each with its number, in a loop with `fabric`, in place of `for batch in data`:
+    """The steps of a pass over `data`, each with its number, in place of `for batch in data`:
 
         for step, batch in fabric_steps(fabric, model, optimizer, loader):
 
-    All of them are what `fabric.setup` and `setup_dataloaders` returned. The first call restores the newest checkpoint;
-    call it again for the next epoch. `options` are those of `FabricLoop`; those of the first call count. Raises what
-    `Checkpointer.steps` raises.
+    All of them are what `fabric.setup` and `setup_dataloaders` returned. The first call restores the newest
+    checkpoint; call it again for the next epoch. `options` are those of `FabricLoop`; those of the first call
+    count. Raises what `Checkpointer.steps` raises.
     """
     loop = _loops.get(fabric)
     if loop is None:
@@ -41,7 +41,7 @@ def fabric_steps(
 
 
 class FabricLoop:
-    """What `fabric_steps` makes for the first pass: model and optimizer are saved as a `Checkpointer` does it, with
+    """What `fabric_steps` makes for the first pass: model and optimizer are saved as by a `Checkpointer`, with
     `extra` besides, and the loss that `fabric.backward` was given is published with the gradient norm.
 
     `options` are those of `Checkpointer`: `every_steps`, `keep`, `uri`, `scheduler`, `extra`. `guards_spikes` and
@@ -114,7 +114,7 @@ class FabricLoop:
 
 
 def micro_batches(global_batch: int, fabric: Fabric, micro_batch: int) -> int:
-    """How many batches of `micro_batch` samples each rank adds up for a step of `global_batch` samples over the ranks of
-    `fabric`, at the most: a smaller batch is taken where that comes out even. Raises InvalidInput where none does.
+    """How many batches of `micro_batch` samples each rank adds up for a step of `global_batch` over the ranks of
+    `fabric`. Raises InvalidInput where they do not come out even.
     """
-    return share_of(global_batch, world_size=fabric.world_size, micro_batch=micro_batch).accumulation
+    return accumulation_for(global_batch, world_size=fabric.world_size, micro_batch=micro_batch)

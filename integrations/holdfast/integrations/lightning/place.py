@@ -2,9 +2,9 @@
 
 Lightning goes on in the middle of an epoch with the right count of batches, but with the first ones of the loader
 again, unless the loader knows its own state. So each rank keeps how many batches of the epoch it had taken, the
-random numbers that the epoch began with, of which a shuffling loader makes its order, and those of now. The epoch is
-dealt out again, and the batches that were taken are passed over.
-Source: https://github.com/Lightning-AI/pytorch-lightning/blob/master/src/lightning/pytorch/loops/training_epoch_loop.py
+random numbers that the epoch began with, of which a shuffling loader makes its order, and those of now. The epoch
+is dealt out again, and the batches that were taken are passed over.
+Source: https://github.com/Lightning-AI/pytorch-lightning, src/lightning/pytorch/loops/training_epoch_loop.py
 """
 
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.loops.fetchers import _DataFetcher
 
 from holdfast.checkpoint.capture import randomness
 from holdfast.checkpoint.capture.state import Stateful
@@ -23,8 +24,8 @@ def place_file(rank: int) -> str:
 
 
 def batches_in(batches: int, *, saved_world: int, world: int) -> int:
-    """How many batches each rank of `world` passes over where each of `saved_world` had taken `batches`, so that the
-    number over all ranks stays; rounded down.
+    """How many batches each rank of `world` passes over where each of `saved_world` had taken `batches`: the
+    number over all ranks stays, rounded down.
     """
     return batches * saved_world // world
 
@@ -37,10 +38,16 @@ class Place:
         self._epoch_random: dict[str, torch.Tensor] = {}
         self._found: dict[str, Any] | None = None
         self._saved_world = world
+        self._is_between = False  # it goes on between two epochs
 
-    def epoch_begins(self) -> None:
-        """The Trainer is about to ask for the first batch of an epoch, or for the epoch's iterator."""
+    def epoch_begins(self, trainer: Trainer) -> None:
+        """The Trainer is about to ask for the first batch of an epoch, or for the epoch's iterator: that it does for
+        each epoch but the first one of a fit, and one that it goes on with.
+        """
         self._epoch_random = randomness.capture()
+        if self._is_between:
+            self._is_between = False
+            iter(_fetcher(trainer))
 
     def save(self, folder: Path, trainer: Trainer) -> None:
         """Into this rank's file in `folder`."""
@@ -63,27 +70,33 @@ class Place:
         taken = progress.current.ready
         if self._saved_world != self._world:
             taken = batches_in(taken, saved_world=self._saved_world, world=self._world)
-            current = progress.current
-            current.ready = current.started = current.processed = taken
-            current.completed = min(current.completed, taken)
+            for name in ("ready", "started", "processed", "completed"):
+                setattr(progress.current, name, taken)
         if taken < trainer.num_training_batches:
             self._epoch_random = found["epoch_random"]
             if not _is_stateful(trainer):
                 self._pass_over(trainer, taken)
+        else:
+            self._is_between = True
         self._continue_from(found["random"])
 
     def _pass_over(self, trainer: Trainer, taken: int) -> None:
-        fetcher = trainer.fit_loop._data_fetcher
-        assert fetcher is not None, "the Trainer has made its loaders"
+        fetcher = _fetcher(trainer)
         self._continue_from(self._epoch_random)
         if trainer.current_epoch > 0:
             iter(fetcher)  # the iterator of a later epoch is made after its random numbers were kept
-        source = fetcher.iterator if fetcher.length is not None else fetcher
+        source = fetcher if fetcher.length is None or fetcher.iterator is None else fetcher.iterator
         for _ in range(taken):
             next(source)
 
     def _continue_from(self, random: dict[str, torch.Tensor]) -> None:
         randomness.continue_from(random, self._saved_world, rank=self._rank, world_size=self._world)
+
+
+def _fetcher(trainer: Trainer) -> _DataFetcher:
+    fetcher = trainer.fit_loop._data_fetcher
+    assert fetcher is not None, "the Trainer has made its loaders"
+    return fetcher
 
 
 def _is_stateful(trainer: Trainer) -> bool:
