@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.fabric.utilities.data import _set_sampler_epoch
 from lightning.pytorch import Trainer
 from lightning.pytorch.loops.fetchers import _DataFetcher
 
@@ -81,7 +82,9 @@ class Place:
         self._continue_from(found["random"])
 
     def _pass_over(self, trainer: Trainer, taken: int) -> None:
-        fetcher = _fetcher(trainer)
+        fetcher, epoch = _fetcher(trainer), trainer.fit_loop.epoch_progress.current.processed
+        for loader in fetcher.combined_loader.flattened:
+            _set_sampler_epoch(loader, epoch)  # as the Trainer does it, a little later
         self._continue_from(self._epoch_random)
         if trainer.current_epoch > 0:
             iter(fetcher)  # the iterator of a later epoch is made after its random numbers were kept
