@@ -1,8 +1,8 @@
-"""The global batch of a step, kept constant over worlds of any size: each rank takes more micro batches, or fewer.
+"""The global batch of a step, kept constant in worlds of any size: each rank takes more micro batches, or fewer.
 
-A world that has shrunk with its script's batch for each rank unchanged trains on smaller batches, at a learning rate
-that was chosen for larger ones. A step therefore takes the same samples in every world: as many micro batches on
-each rank as that needs, of the size that the script says, or the next smaller one that comes out even.
+A world that has shrunk with its script's batch for each rank unchanged trains on smaller batches, at a learning
+rate that was chosen for larger ones. A step therefore takes as many samples in every world: as many micro batches
+on each rank as that needs, of the size that the script says, or the next smaller one that comes out even.
 Source: https://arxiv.org/abs/1706.02677 (why a learning rate belongs to a global batch).
 """
 
@@ -15,7 +15,7 @@ _WORLDS_NAMED = 6
 
 @dataclass(frozen=True, slots=True)
 class BatchShare:
-    """What each rank does of a step: `accumulation` micro batches of `micro_batch` samples, one after the other."""
+    """What each rank does of a step: `accumulation` micro batches of `micro_batch` samples, one by one."""
 
     micro_batch: int
     accumulation: int
@@ -28,8 +28,8 @@ class BatchShare:
 def share_of(global_batch: int, *, world_size: int, micro_batch: int) -> BatchShare:
     """Each rank's share of `global_batch` samples a step in a world of `world_size` ranks.
 
-    `micro_batch` is how many samples a rank takes at once as the script says it: it stays where that comes out even,
-    else it is the largest one below that does. So no rank needs more memory than the script asked for.
+    `micro_batch` is how many samples a rank takes at once as the script says it: it stays where that comes out
+    even, else it is the largest one below that does. So no rank needs more memory than the script asked for.
 
     Raises InvalidInput when one of them is below 1, and when `global_batch` cannot be split evenly over the world;
     the latter names world sizes and global batches that fit.
