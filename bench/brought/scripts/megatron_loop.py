@@ -33,9 +33,11 @@ def built():
     parallel_state.initialize_model_parallel(1, 1)
     torch.manual_seed(0)
     plain = {"bias_dropout_fusion": False, "masked_softmax_fusion": False, "persist_layer_norm": False}
-    plain |= {"bias_activation_fusion": False, "gradient_accumulation_fusion": False, "use_cpu_initialization": True}
+    plain |= {"bias_activation_fusion": False, "gradient_accumulation_fusion": False}
     shape = {"num_layers": 2, "hidden_size": 32, "num_attention_heads": 4}
-    config = TransformerConfig(**shape, **plain, hidden_dropout=0.0, attention_dropout=0.0)
+    config = TransformerConfig(
+        **shape, **plain, use_cpu_initialization=True, hidden_dropout=0.0, attention_dropout=0.0
+    )
     layers = get_gpt_layer_local_spec(normalization="LayerNorm")
     model = GPTModel(config=config, transformer_layer_spec=layers, vocab_size=WORDS, max_sequence_length=LENGTH)
     replicated = torch.nn.parallel.DistributedDataParallel(model)

@@ -1,4 +1,4 @@
-"""torchtitan's trainer with its Llama for debugging, sharded over the ranks; `--holdfast` sets its checkpoint manager.
+"""torchtitan's trainer with its Llama for debugging, sharded; `--holdfast` sets its checkpoint manager.
 
     torchtitan_trainer.py FOLDER [--steps N] [--holdfast]
 
@@ -80,7 +80,7 @@ def configured(arguments):
     config.training.steps, config.training.seq_len, config.training.local_batch_size = arguments.steps, LENGTH, 2
     config.training.disable_cuda_graphs = True
     config.parallelism.spmd_backend = "full_dtensor"
-    config.lr_scheduler.warmup_steps, config.lr_scheduler.decay_ratio = 0, 0.0  # a step is a step, however many come
+    config.lr_scheduler.warmup_steps, config.lr_scheduler.decay_ratio = 0, 0.0  # whatever --steps is
     config.validator.enable = config.compile.enable = False
     config.dump_folder = str(arguments.folder / "out")
     config.checkpoint = CheckpointManager.Config(enable=True, interval=SAVE_EVERY)

@@ -1,11 +1,11 @@
 """A loop over a framework's engine that saves and loads itself: DeepSpeed's, Megatron's, or one of your own.
 
-    loop = FrameworkLoop(format="deepspeed", save=engine.save_checkpoint, load=engine.load_checkpoint, every_steps=100)
-    for step in loop.steps(until=10_000):
-        loss = engine(batch_of(step))
-        engine.backward(loss)
-        engine.step()
-        loop.measured(loss=loss, grad_norm=engine.get_global_grad_norm())
+loop = FrameworkLoop(format="deepspeed", save=engine.save_checkpoint, load=engine.load_checkpoint, every_steps=100)
+for step in loop.steps(until=10_000):
+    loss = engine(batch_of(step))
+    engine.backward(loss)
+    engine.step()
+    loop.measured(loss=loss, grad_norm=engine.get_global_grad_norm())
 """
 
 from collections.abc import Callable, Iterator
@@ -24,9 +24,10 @@ Measured = float | torch.Tensor | None
 class FrameworkLoop:
     """One rank's loop. Make it on all ranks alike, once the process group and the engine stand.
 
-    `save` has the engine write its state into an empty folder that all ranks see, `load` has it take the state from
-    there; both are called on all ranks. `every_steps` and `keep` are as in `Checkpointer`, `uri` is a directory (by
-    default where the job says). What of the data was seen is the loop's to know from the number of the step.
+    `save` has the engine write its state into an empty folder that all ranks see, `load` has it take the state
+    from there; both are called on all ranks. `every_steps` and `keep` are as in `Checkpointer`, `uri` is a
+    directory (by default where the job says). What of the data was seen is the loop's to know from the number of
+    the step.
 
     Raises InvalidInput for what is not accepted, as when nobody names a directory.
     """
@@ -50,16 +51,14 @@ class FrameworkLoop:
         self._grad_norm: Measured = None
         self._tokens = UNKNOWN_INT
 
-    def measured(
-        self, *, loss: Measured = None, grad_norm: Measured = None, tokens: int = UNKNOWN_INT
-    ) -> None:
+    def measured(self, *, loss: Measured = None, grad_norm: Measured = None, tokens: int = UNKNOWN_INT) -> None:
         """What the step that is under way has computed, as `Run.step` takes it."""
         self._loss, self._grad_norm, self._tokens = loss, grad_norm, tokens
 
     def steps(self, *, until: int) -> Iterator[int]:
-        """Load the newest complete checkpoint, then yield the number of each step up to `until`. A step is complete
-        when the loop comes back for the next; then it is published, and saved where that is due or wanted. The last
-        one is saved in any case.
+        """Load the newest complete checkpoint, then yield the number of each step up to `until`. A step is
+        complete when the loop comes back for the next; then it is published, and saved where that is due or
+        wanted. The last one is saved in any case.
 
         Raises what `ForeignCheckpoints` raises, and RoundEnded when the round is over.
         """

@@ -2,9 +2,9 @@
 
     config.checkpoint = HoldfastCheckpoints.Config(enable=True, interval=500)
 
-torchtitan makes what a checkpoint holds, through torch's distributed checkpoints; Holdfast makes it a complete one in
-its storage, says from which one a round goes on, and asks for more. The manager is given the trainer as the state of
-training, and listens to it there: steps, each rank's loss, the norm, tokens and phases are published.
+torchtitan makes what a checkpoint holds, through torch's distributed checkpoints; Holdfast makes it a complete one
+in its storage, says from which one a round goes on, and asks for more. The manager is given the trainer as the
+state of training, and listens to it there: steps, each rank's loss, the norm, tokens and phases are published.
 """
 
 import functools
@@ -29,18 +29,18 @@ logger = logging.getLogger(__name__)
 
 FORMAT: Final = "torchtitan"
 FOLDER: Final = "holdfast"
-"""Of Holdfast's checkpoints, beside torchtitan's own in its dump folder, where neither the job nor the script names a
-place.
-"""
+"""Of Holdfast's checkpoints in torchtitan's dump folder, where neither the job nor the script names a place."""
+SPIKES: Final = "holdfast_spikes"
 
 
 class HoldfastCheckpoints(CheckpointManager):
     """torchtitan's manager with Holdfast's storage. Its own folder gets the last, exported checkpoint only, and is
     read where Holdfast has none yet: so a run that was begun without goes on with.
 
-    Its settings are those of `CheckpointManager.Config`, and `uri`: a directory that all ranks see (by default what the
-    job says, else `holdfast` in the dump folder), and `guards_spikes`, as with `SpikeGuard`, which needs the norm on
-    the host at every step. Saves are synchronous, whatever `async_mode` says; `keep_latest_k` says how many stay.
+    Its settings are those of `CheckpointManager.Config`, and `uri`: a directory that all ranks see (by default
+    what the job says, else `holdfast` in the dump folder), and `guards_spikes`, as with `SpikeGuard`, which needs
+    the norm on the host at every step. Saves are synchronous, whatever `async_mode` says; `keep_latest_k` says how
+    many stay.
 
     Raises InvalidInput when checkpointing is disabled: nothing would call it then.
     """
@@ -72,15 +72,20 @@ class HoldfastCheckpoints(CheckpointManager):
 
     def _load(self, step: int = -1) -> bool:
         run = self._run = joined()
-        self.states["holdfast_spikes"] = guard = SpikeGuard(run.assignment)
+        guard = SpikeGuard(run.assignment)
         uri = run.rehearsed_from or self._uri or run.assignment.restore.uri or self._default_uri
         self._checkpoints = ForeignCheckpoints(run, format=FORMAT, uri=uri, keep=self._keep)
         folder = self._checkpoints.restore()
         if folder is None:
-            is_loaded = super()._load(step)
+            is_loaded = bool(super()._load(step))
+            self.states[SPIKES] = guard  # torchtitan's own checkpoints have none
         else:
+            self.states[SPIKES] = guard
             self.dcp_load(
-                self._states_to_load(False), checkpoint_id=str(folder), from_hf=False, from_quantized=False
+                self._states_to_load(model_only=False),
+                checkpoint_id=str(folder),
+                from_hf=False,
+                from_quantized=False,
             )
             is_loaded = True
         self._values.listen(self._trainer, run, guard if self._guards_spikes else None)
@@ -141,7 +146,7 @@ class _Values:
         @functools.wraps(forward_backward)
         def noted(**words: Any) -> Tensor:
             run.phase(Phase.FORWARD)
-            share = forward_backward(**words)
+            share: Tensor = forward_backward(**words)
             # A rank's share of the mean over all ranks; of a pipeline only the last stage has one.
             if not dimensions.pp_enabled or trainer.pp_has_last_stage:
                 own = share.detach() * ranks

@@ -29,6 +29,6 @@ def adjusted_accumulation(trainer: Trainer, global_batch: int) -> int:
     loader = trainer.train_dataloader
     micro_batch = loader.batch_size if isinstance(loader, DataLoader) else None
     if micro_batch is None or trainer.strategy.handles_gradient_accumulation:
-        fix = "leave it out: it needs one DataLoader with a batch_size, and a strategy that does not add up by itself"
+        fix = "leave it out: it needs one DataLoader with a batch_size, and a strategy that adds up nothing itself"
         raise InvalidInput(Problem(field="global_batch", value=global_batch, fix=fix))
     return accumulation_for(global_batch, world_size=trainer.world_size, micro_batch=micro_batch)

@@ -180,7 +180,7 @@ class HoldfastCallback(Callback):
             return
         wanted = fit.run.save_due(step)
         cadences = (self._every_steps, fit.run.assignment.save_every)
-        if wanted is not None or any(each and step // each > before // each for each in cadences):
+        if wanted is not None or any(crosses(each, before=before, step=step) for each in cadences):
             fit.wanted, fit.is_due = wanted, True
         # At the end of an epoch the Trainer still validates, and goes on behind that.
         if fit.is_due and not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
@@ -269,6 +269,11 @@ class _Fit:
 
     def count_tokens(self, tokens: int) -> None:
         self.tokens = UNKNOWN_INT if tokens < 0 or self.tokens < 0 else self.tokens + tokens
+
+
+def crosses(cadence: int | None, *, before: int, step: int) -> bool:
+    """Whether a multiple of `cadence` (None: there is none) lies behind `before` and up to `step`."""
+    return cadence is not None and step // cadence > before // cadence
 
 
 def tokens_in(batch: Any) -> int:

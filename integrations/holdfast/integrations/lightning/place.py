@@ -42,8 +42,8 @@ class Place:
         self._is_between = False  # it goes on between two epochs
 
     def epoch_begins(self, trainer: Trainer) -> None:
-        """The Trainer is about to ask for the first batch of an epoch, or for the epoch's iterator: that it does for
-        each epoch but the first one of a fit, and one that it goes on with.
+        """The Trainer is about to ask for the first batch of an epoch, or to make its iterator: it does so for each
+        but the first of a fit.
         """
         self._epoch_random = randomness.capture()
         if self._is_between:
@@ -82,9 +82,9 @@ class Place:
         self._continue_from(found["random"])
 
     def _pass_over(self, trainer: Trainer, taken: int) -> None:
-        fetcher, epoch = _fetcher(trainer), trainer.fit_loop.epoch_progress.current.processed
+        fetcher, epochs = _fetcher(trainer), trainer.fit_loop.epoch_progress.state_dict()
         for loader in fetcher.combined_loader.flattened:
-            _set_sampler_epoch(loader, epoch)  # as the Trainer does it, a little later
+            _set_sampler_epoch(loader, epochs["current"]["processed"])  # as the Trainer does it, a little later
         self._continue_from(self._epoch_random)
         if trainer.current_epoch > 0:
             iter(fetcher)  # the iterator of a later epoch is made after its random numbers were kept
