@@ -68,7 +68,7 @@ def main():
         if not is_begun:
             told.begun(step - 1)
             is_begun = True
-        loss = (model(batch) - batch).square().mean()
+        loss = told.spoiled((model(batch) - batch).square().mean())
         fabric.backward(loss)
         optimizer.step()
         optimizer.zero_grad()

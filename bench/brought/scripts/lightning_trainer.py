@@ -20,21 +20,22 @@ WIDTH, SAMPLES, SAVE_EVERY = 64, 256, 5
 
 
 class Module(lightning.LightningModule):
-    def __init__(self):
+    def __init__(self, told):
         super().__init__()
+        self.told = told
         layers = (torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU(), torch.nn.Dropout(0.1))
         self.net = torch.nn.Sequential(*layers, torch.nn.Linear(WIDTH, WIDTH))
 
     def training_step(self, batch, place):
-        return (self.net(batch[0]) - batch[0]).square().mean()
+        return self.told.spoiled((self.net(batch[0]) - batch[0]).square().mean())
 
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters(), lr=1e-3)
 
 
 class Telling(lightning.Callback):
-    def __init__(self, folder):
-        self.told = Told(folder)
+    def __init__(self, told):
+        self.told = told
 
     def on_train_start(self, trainer, module):
         self.told.begun(trainer.global_step)
@@ -51,7 +52,8 @@ def main():
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     lightning.seed_everything(1, verbose=False)
-    callbacks, resumed = [Telling(arguments.folder)], None
+    told, resumed = Told(arguments.folder), None
+    callbacks = [Telling(told)]
     if arguments.holdfast:
         from holdfast.integrations.lightning import HoldfastCallback
 
@@ -73,7 +75,7 @@ def main():
         enable_checkpointing=not arguments.holdfast,
     )
     numbers = torch.randn(SAMPLES, WIDTH, generator=torch.Generator().manual_seed(2))
-    trainer.fit(Module(), DataLoader(TensorDataset(numbers), batch_size=4, shuffle=True), ckpt_path=resumed)
+    trainer.fit(Module(told), DataLoader(TensorDataset(numbers), batch_size=4, shuffle=True), ckpt_path=resumed)
 
 
 if __name__ == "__main__":

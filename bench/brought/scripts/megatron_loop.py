@@ -107,7 +107,7 @@ def main():
         if not is_begun:
             told.begun(step - 1)
             is_begun = True
-        loss = loss_of(replicated, step, rank)
+        loss = told.spoiled(loss_of(replicated, step, rank))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
