@@ -24,12 +24,17 @@ FORM_GRACE_S: Final = 1.0
 
 
 class HoldfastFleet(Fleet):
-    """The job's policy is the default, apart from how long the start waits for more nodes, and `memory`."""
+    """The job's policy is the default, apart from how long the start waits for more nodes, and `memory`. `script`
+    is one of SCRIPTS or a path, `words` is what it is given behind the folder.
+    """
 
-    def __init__(self, terms: Terms, *, script: str, memory: MemoryPolicy | None = None) -> None:
+    def __init__(
+        self, terms: Terms, *, script: str, memory: MemoryPolicy | None = None, words: Sequence[str] = ()
+    ) -> None:
         super().__init__(terms)
         self._memory = memory
         self._script = script
+        self._words = tuple(words)
         self._state = StateDirectory(terms.folder)
         self._listen = "127.0.0.1:0"
         self._watchdog: Tree | None = None
@@ -83,7 +88,7 @@ class HoldfastFleet(Fleet):
             *("--nproc-per-node", str(self.terms.shape.local_size), "--log-dir", str(self._state.logs), *where),
             # Every run leaves killed launchers behind; what they leave goes with the drill's folder.
             *("--memory-dir", str(self.terms.folder)),
-            *(str(SCRIPTS / self._script), str(self.terms.folder)),
+            *(str(SCRIPTS / self._script), str(self.terms.folder), *self._words),
         )
         agent = (
             *(sys.executable, "-m", "holdfast.agent", "--node", name, "--job", JOB),

@@ -19,7 +19,7 @@ from holdfast.checkpoint.capture.learningrate import LearningRate
 from holdfast.checkpoint.capture.savegroup import SaveGroup
 from holdfast.checkpoint.capture.state import DataPlace, Stateful, TrainingState
 from holdfast.checkpoint.capture.tier import open_memory
-from holdfast.checkpoint.commit.retention import Retention, Writer
+from holdfast.checkpoint.commit.retention import Writer
 from holdfast.checkpoint.commit.storage import Storage
 from holdfast.checkpoint.errors import NothingToRestore
 from holdfast.checkpoint.restore.enclosed import read_enclosed
@@ -28,10 +28,10 @@ from holdfast.checkpoint.restore.restore import Position, restore_newest
 from holdfast.checkpoint.runport import RunPort
 from holdfast.checkpoint.save.persister import Persister, Reached, SavePoint
 from holdfast.checkpoint.save.saves import Save, SavePolicy, StorageReport
+from holdfast.checkpoint.save.tidying import retention_of
 from holdfast.checkpoint.storage.address import storage_at
 
 _LINGER_S = 10.0  # For a save in flight when the loop is left early: seconds, as a rule.
-_KEEP = 3  # The newest may be cut short by what ended the round, the one before it may be damaged.
 
 Batch = TypeVar("Batch")
 
@@ -249,12 +249,6 @@ class Checkpointer:
             return
         capture = Capture(state, self._group, memory, remembered=run.snapshotted, is_finite=run.is_finite)
 
-        def retention() -> Retention:
-            standing, keep = run.standing(), self.keep or part.keep or _KEEP
-            return Retention(
-                keep, part.fingerprint_every, standing.verified, unhealthy_from=standing.unhealthy_from
-            )
-
         def reached(point: SavePoint) -> None:
             if run.drill is not None and point is SavePoint.FILE_WRITTEN:
                 run.drill.write()
@@ -267,7 +261,7 @@ class Checkpointer:
                 storage,
                 self._group,
                 Writer(opening.number, parent, opening.token),
-                retention=retention,
+                retention=lambda: retention_of(run, self.keep),
                 reached=reached,
                 stored=report.tidied if report is not None else lambda line, saved: None,
             )

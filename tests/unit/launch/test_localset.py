@@ -495,3 +495,11 @@ def test_a_new_round_shows_its_own_sign() -> None:
     assert reports(local.showed_sign(100)) == [TrainingBegan(7)]
     local.show(a_round(8), 1.0)
     assert local.showed_sign(100) == [], "it is being replaced"
+
+
+def test_a_process_that_goes_on_to_no_round_is_replaced_whatever_the_next_round_says() -> None:
+    local = running(7)
+    local.heard(100, Reenters(Reentry.NEVER, "a framework"), 1.0)
+    effects = local.show(a_round(8, entry=Entry.REENTER), 1.0)
+    assert KillWorker(100) in effects
+    assert KillWorker(101) not in effects

@@ -17,7 +17,7 @@ from typing import Final
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from holdfast.api.control import Assignment, Entered, Finished
+from holdfast.api.control import Assignment, Entered, Finished, Reenters
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Reentry
 from holdfast.trainer import host
@@ -62,7 +62,8 @@ class GuestRun(Run):
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        super().__init__(reentry=Reentry.NEVER, environment=environment)
+        super().__init__(environment=environment)
+        self._reenters = Reenters(Reentry.NEVER, "its framework keeps the process group it has made")
         self._sets_environment = False  # the launcher started this process with the round's
         self._side = contextlib.ExitStack()
         self._side.enter_context(host.side_thread(self._beat, self._launcher))

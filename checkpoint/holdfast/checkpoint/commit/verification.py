@@ -8,7 +8,7 @@ from holdfast.api.errors import Damaged
 from holdfast.checkpoint.commit.discovery import read_index, read_manifest
 from holdfast.checkpoint.format import index
 from holdfast.checkpoint.format.files import Files
-from holdfast.checkpoint.format.manifest import BLOCK_BYTES
+from holdfast.checkpoint.format.manifest import BLOCK_BYTES, FRAMEWORK_FILE
 from holdfast.checkpoint.format.verifiedfile import NoSource, Tally, VerifiedFile
 
 _THREADS = 4  # A hash is taken at the speed of memory: a few keep a fast disk busy.
@@ -77,7 +77,8 @@ def verify(files: Files, name: str, *, progress: Progress = lambda size: None) -
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-verify") as pool:
         flaws = [flaw for found in pool.map(look, strides) for flaw in found]
-    if not any(flaw.file == index.FILE_NAME for flaw in flaws):
+    is_ours = FRAMEWORK_FILE not in manifest.files
+    if is_ours and not any(flaw.file == index.FILE_NAME for flaw in flaws):
         try:
             read_index(files, name, manifest)
         except Damaged as damage:

@@ -84,6 +84,8 @@ def _signature(key: bytes, body: bytes) -> str:
 
 
 FILE_NAME = "manifest.json"
+FRAMEWORK_FILE = "framework.json"
+"""In a checkpoint in a framework's own format, in place of an index: whose format it is."""
 FORMAT = 1
 BLOCK_BYTES = 4 << 20  # Small enough that a resharded read verifies little more than it needs.
 BYTES_MAX = 1 << 30  # Of the document: the hashes of the blocks of more than 100 TB.
@@ -93,6 +95,9 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 """A number of steps, batches or bytes."""
 FileName = Annotated[str, msgspec.Meta(pattern=r"^(?!\.\.?\Z)[A-Za-z0-9_.-]{1,255}\Z")]
 """Of a file in the checkpoint's own folder."""
+_PART = r"(?!\.\.?(?:/|\Z))[A-Za-z0-9_.-]{1,255}"
+FilePath = Annotated[str, msgspec.Meta(pattern=rf"^{_PART}(?:/{_PART}){{0,7}}\Z")]
+"""The same, or of a file in one of its folders: what a framework writes may have some."""
 _Hash = Annotated[str, msgspec.Meta(min_length=32, max_length=64)]
 World = Annotated[int, msgspec.Meta(ge=1, le=WORLD_MAX)]
 
@@ -119,7 +124,7 @@ class Manifest(msgspec.Struct, frozen=True):
     parent: Count | None
     world_size: World
     batches: Count
-    files: dict[FileName, FileRecord]
+    files: dict[FilePath, FileRecord]
     healthy: bool | None = None
 
 

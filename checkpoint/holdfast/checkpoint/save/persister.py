@@ -5,24 +5,23 @@ Every rank writes its share as one file, then tells rank 0 what is in it. Rank 0
 that every rank hears the same outcome and nothing is committed.
 """
 
-import errno
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 
 import msgspec
 
-from holdfast.api.errors import Damaged, Fenced
 from holdfast.checkpoint.capture.image import Snapshot
 from holdfast.checkpoint.capture.savegroup import SaveGroup
-from holdfast.checkpoint.commit.discovery import Found, discover
-from holdfast.checkpoint.commit.retention import Retention, Writer, descent
+from holdfast.checkpoint.commit.discovery import Found
+from holdfast.checkpoint.commit.retention import Retention, Writer
 from holdfast.checkpoint.commit.storage import Storage
 from holdfast.checkpoint.errors import SaveFailed
 from holdfast.checkpoint.format import archive, index, manifest
 from holdfast.checkpoint.format.index import Listing, merge
 from holdfast.checkpoint.format.manifest import FileRecord, Manifest
+from holdfast.checkpoint.save.tidying import Tidying
+from holdfast.checkpoint.save.verdict import decide, explained
 
 _LOG = logging.getLogger(__name__)
 
@@ -57,14 +56,6 @@ class _Failure(msgspec.Struct, frozen=True, tag="failure"):
     reason: str
 
 
-class _Verdict(msgspec.Struct, frozen=True):
-    """Rank 0's last word on a save, or on whether there is room for it: a name, or why not."""
-
-    name: str = ""
-    failed: str = ""
-    fenced: str = ""
-
-
 class Persister:
     """Saves one snapshot after the other. All ranks call `save` alike, each from one thread.
 
@@ -85,10 +76,8 @@ class Persister:
         self._storage = storage
         self._group = group
         self._writer = writer
-        self._retention = retention
+        self._tidying = Tidying(storage, writer, retention=retention, stored=stored)
         self._reached = reached
-        self._stored = stored
-        self._saved: int | None = None
         self._attempts = 0
         self._description = Description()
 
@@ -105,7 +94,7 @@ class Persister:
         )
         # The files of all ranks must fit, before the first of them is begun.
         sizes = self._group.gather(msgspec.msgpack.encode(snapshot.image.nbytes))
-        self._decide(lambda: self._make_room(sum(map(msgspec.msgpack.decode, sizes))))
+        decide(self._group, self._storage, lambda: self._make_room(sum(map(msgspec.msgpack.decode, sizes))))
         try:  # This rank's file, durable.
             self._storage.make(folder)
             record = self._storage.write(f"{folder}/{snapshot.file}", [snapshot.image])
@@ -113,58 +102,17 @@ class Persister:
             said: Part | _Failure = Part(snapshot.file, record, msgspec.msgpack.encode(listing), snapshot.healthy)
             self._reached(SavePoint.FILE_WRITTEN)
         except Exception as error:  # Whatever it is, the other ranks wait to be told.
-            said = _Failure(reason=f"rank {self._group.rank}: {self._explain(error)}")
+            said = _Failure(reason=f"rank {self._group.rank}: {explained(error, self._storage)}")
         parts = self._group.gather(msgspec.msgpack.encode(said))
-        return self._decide(lambda: self._commit(folder, snapshot, parts, enclosures or {}))
+        return decide(self._group, self._storage, lambda: self._commit(folder, snapshot, parts, enclosures or {}))
 
     def tidy(self) -> None:
-        """Delete the checkpoints that need not be kept, and what failed saves have left. For rank 0, after a save.
-        What fails is tried again after the next one.
-        """
-        try:
-            self._clear()
-        except (Fenced, Damaged) as error:
-            _LOG.warning("old checkpoints not deleted uri=%s reason=%s", self._storage.uri, error)
-
-    def _clear(self) -> None:
-        """Raises Fenced, and Damaged when nobody can tell."""
-        writer = self._writer
-        retention = replace(self._retention(), writer=writer)
-        try:
-            line: Sequence[Found] = self._storage.commits.retire(
-                retention, round=writer.round, token=writer.token, need=retention.need
-            )
-        except OSError as error:
-            _LOG.warning("old checkpoints not deleted uri=%s reason=%s", self._storage.uri, error)
-            try:
-                line = descent(discover(self._storage)[0], writer)  # Some may be gone for all that.
-            except OSError:
-                return
-        self._stored(line, self._saved)
-
-    def _decide(self, work: Callable[[], str]) -> str:
-        """What `work` returns on rank 0, on every rank. Collective; what it raises is raised on every rank alike,
-        as SaveFailed or Fenced.
-        """
-        verdict = None
-        if self._group.rank == 0:
-            try:
-                verdict = _Verdict(name=work())
-            except Fenced as error:
-                verdict = _Verdict(fenced=str(error))
-            except Exception as error:  # Whatever it is, the other ranks wait to be told.
-                verdict = _Verdict(failed=self._explain(error))
-        said = self._group.broadcast(msgspec.msgpack.encode(verdict))
-        heard = msgspec.msgpack.decode(said, type=_Verdict)
-        if heard.fenced:
-            raise Fenced(heard.fenced)
-        if heard.failed:
-            raise SaveFailed(heard.failed)
-        return heard.name
+        """As `Tidying.tidy`. For rank 0, after a save."""
+        self._tidying.tidy()
 
     def _make_room(self, needed_bytes: int) -> str:
         if self._storage.free_bytes() < needed_bytes:
-            self._clear()
+            self._tidying.clear()
         free_bytes = self._storage.free_bytes()
         if free_bytes < needed_bytes:
             raise SaveFailed(
@@ -206,7 +154,7 @@ class Persister:
             self._reached(SavePoint.MANIFEST_WRITTEN)
             self._reached(SavePoint.BEFORE_RENAME)
             committed = self._storage.commits.publish(folder, step=snapshot.step, round=self._writer.round)
-            self._saved = snapshot.step
+            self._tidying.saved = snapshot.step
             self._reached(SavePoint.AFTER_RENAME)
         except Exception:
             try:
@@ -215,17 +163,6 @@ class Persister:
                 _LOG.warning("unfinished checkpoint not deleted folder=%s reason=%s", folder, error)
             raise
         return committed
-
-    def _explain(self, error: Exception) -> str:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            try:
-                free = f"{self._storage.free_bytes()} bytes free"
-            except OSError:
-                free = "free space unknown"
-            return f"the disk is full at {self._storage.uri} ({free})"
-        if isinstance(error, FileNotFoundError):
-            return f"{error.filename} is missing; is {self._storage.uri} shared by all ranks?"
-        return str(error) if isinstance(error, SaveFailed | Fenced) else f"{type(error).__name__}: {error}"
 
 
 def all_finite(parts: Sequence[Part]) -> bool | None:
