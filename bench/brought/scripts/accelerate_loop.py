@@ -54,7 +54,10 @@ def main():
     accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
     set_seed(1)
     model = torch.nn.Sequential(
-        torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.GELU(), torch.nn.Dropout(arguments.dropout), torch.nn.Linear(4 * WIDTH, WIDTH)
+        torch.nn.Linear(WIDTH, 4 * WIDTH),
+        torch.nn.GELU(),
+        torch.nn.Dropout(arguments.dropout),
+        torch.nn.Linear(4 * WIDTH, WIDTH),
     )
     numbers = torch.randn(SAMPLES, WIDTH, generator=torch.Generator().manual_seed(2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -70,7 +73,7 @@ def main():
     told, scheduled = Told(arguments.folder), None
     for (batch,) in batches:
         with accelerator.accumulate(model):
-            loss = (model(batch) - batch).square().mean()
+            loss = told.spoiled((model(batch) - batch).square().mean())
             accelerator.backward(loss)
             if accelerator.sync_gradients:
                 accelerator.clip_grad_norm_(model.parameters(), 1.0)
@@ -82,7 +85,9 @@ def main():
             if step == 1 or not hasattr(told, "is_begun"):
                 told.begun(step - 1)
                 told.is_begun = True
-            told.stepped(step, accelerator.reduce(scheduled, "mean").item() / accelerator.gradient_accumulation_steps)
+            told.stepped(
+                step, accelerator.reduce(scheduled, "mean").item() / accelerator.gradient_accumulation_steps
+            )
             scheduled = None
             if step == arguments.steps:
                 break
