@@ -68,8 +68,11 @@ def test_one_line_heals_a_framework_bit_by_bit_and_keeps_the_global_batch(
 
 
 @pytest.mark.timeout(240)
-def test_the_recipe_for_loops_like_nanogpts_trains_as_without_faults(tmp_path: Path) -> None:
-    """Snapshots in memory leave no step to be trained again, so that a run of one rank, by hand, is compared with."""
+def test_the_recipe_for_loops_like_nanogpts_trains_as_without_faults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Snapshots in memory leave no step to be trained again: compared with is a run of one rank, by hand."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     script = ROOT / "examples" / "nanogpt" / "train.py"
     told, alone = tmp_path / "losses.txt", tmp_path / "alone.txt"
     words = ["--steps", "40", "--pace", "0.05", "--losses"]
