@@ -9,6 +9,7 @@ Source: https://huggingface.co/docs/accelerate/usage_guides/checkpoint
 import argparse
 from pathlib import Path
 
+import shards_on_cpu
 import torch
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
 from accelerate.utils import set_seed
@@ -41,15 +42,22 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--sharded", action="store_true")
     parser.add_argument("--holdfast", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    plugin = FullyShardedDataParallelPlugin(fsdp_version=2) if arguments.sharded else None
+    plugin = None
+    if arguments.sharded:
+        shards_on_cpu.allow()
+        plugin = FullyShardedDataParallelPlugin(fsdp_version=2, state_dict_type="SHARDED_STATE_DICT")
     accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
     set_seed(1)
     model = torch.nn.Sequential(
-        torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.GELU(), torch.nn.Dropout(0.1), torch.nn.Linear(4 * WIDTH, WIDTH)
+        torch.nn.Linear(WIDTH, 4 * WIDTH),
+        torch.nn.GELU(),
+        torch.nn.Dropout(arguments.dropout),
+        torch.nn.Linear(4 * WIDTH, WIDTH),
     )
     numbers = torch.randn(SAMPLES, WIDTH, generator=torch.Generator().manual_seed(2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -65,7 +73,7 @@ def main():
     told, scheduled = Told(arguments.folder), None
     for (batch,) in batches:
         with accelerator.accumulate(model):
-            loss = (model(batch) - batch).square().mean()
+            loss = told.spoiled((model(batch) - batch).square().mean())
             accelerator.backward(loss)
             if accelerator.sync_gradients:
                 accelerator.clip_grad_norm_(model.parameters(), 1.0)
@@ -77,7 +85,9 @@ def main():
             if step == 1 or not hasattr(told, "is_begun"):
                 told.begun(step - 1)
                 told.is_begun = True
-            told.stepped(step, accelerator.reduce(scheduled, "mean").item() / accelerator.gradient_accumulation_steps)
+            told.stepped(
+                step, accelerator.reduce(scheduled, "mean").item() / accelerator.gradient_accumulation_steps
+            )
             scheduled = None
             if step == arguments.steps:
                 break

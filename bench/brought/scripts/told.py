@@ -9,8 +9,10 @@ from pathlib import Path
 class Told:
     """One rank's. The lines of `steps.log` are those of `drill.steplog`; `losses.jsonl` has the losses, bit by bit."""
 
-    def __init__(self, folder: Path) -> None:
-        self._rank, self._world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    def __init__(self, folder: Path, *, rank: int | None = None, world: int | None = None) -> None:
+        """`rank` and `world`: of a process that goes through several rounds; unasked what its environment says."""
+        self._rank = int(os.environ.get("RANK", "0")) if rank is None else rank
+        self._world = int(os.environ.get("WORLD_SIZE", "1")) if world is None else world
         mode = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         self._steps = os.open(folder / "steps.log", mode, 0o644)
         self._losses = os.open(folder / "losses.jsonl", mode, 0o644)

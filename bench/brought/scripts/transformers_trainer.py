@@ -10,6 +10,7 @@ import argparse
 import os
 from pathlib import Path
 
+import shards_on_cpu
 import torch
 from told import Told
 from torch.utils.data import Dataset
@@ -30,9 +31,18 @@ class Sentences(Dataset):
         return {"input_ids": words, "labels": words}
 
 
+class Spoilt(Trainer):
+    """Whose loss can be made NaN, for the bench."""
+
+    told: Told
+
+    def compute_loss(self, *arguments, **named):
+        return self.told.spoiled(super().compute_loss(*arguments, **named))
+
+
 class Telling(TrainerCallback):
-    def __init__(self, folder):
-        self.told = Told(folder)
+    def __init__(self, told):
+        self.told = told
 
     def on_train_begin(self, args, state, control, **more):
         self.told.begun(state.global_step)
@@ -50,13 +60,18 @@ def main():
     parser.add_argument("folder", type=Path)
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--sharded", action="store_true")
     parser.add_argument("--holdfast", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = LlamaConfig(vocab_size=VOCABULARY, max_position_embeddings=LENGTH, attention_dropout=0.1, **shape)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, max_position_embeddings=LENGTH, attention_dropout=arguments.dropout, **shape
+    )
+    if arguments.sharded:
+        shards_on_cpu.allow()
     args = TrainingArguments(
         output_dir=str(arguments.folder / "out"),
         use_cpu=True,
@@ -66,16 +81,23 @@ def main():
         save_steps=5,
         save_total_limit=3,
         logging_steps=1,
+        logging_nan_inf_filter=False,
         report_to=[],
         disable_tqdm=True,
-        fsdp="full_shard" if arguments.sharded else "",
+        **(
+            {"fsdp": "full_shard", "fsdp_config": {"fsdp_version": 2, "state_dict_type": "SHARDED_STATE_DICT"}}
+            if arguments.sharded
+            else {}
+        ),
     )
-    trainer = Trainer(
+    told = Told(arguments.folder)
+    trainer = Spoilt(
         model=LlamaForCausalLM(config),
         args=args,
         train_dataset=Sentences(),
-        callbacks=[Telling(arguments.folder)],
+        callbacks=[Telling(told)],
     )
+    trainer.told = told
     if arguments.holdfast:
         from holdfast.integrations.transformers import HoldfastCallback
 
