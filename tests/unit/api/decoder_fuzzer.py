@@ -281,6 +281,7 @@ TARGETS: Mapping[str, Target] = {
     "bit flip": _written(BitFlip, BitFlip(rank=1, step=7, bit=12)),
     "output that is NaN": _written(NanOutput, NanOutput(rank=1, step=7, steps=1)),
     "what a rewind needs": _written(Need, Need()),
+    "whose format": _written(manifest.Framework, manifest.Framework("lightning")),
     "head of a bucket's journal": _written(Head, Head()),
     "API server's words": _written(Said, Said()),
     "watchdog's refusal": Target(explanation, (), (b'{"error": "no such job"}',), Explanation),

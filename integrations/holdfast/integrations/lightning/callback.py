@@ -108,7 +108,7 @@ class HoldfastCallback(Callback):
 
     def _resume(self, trainer: Trainer, fit: "_Fit", checkpoints: ForeignCheckpoints) -> None:
         """Have the Trainer restore the newest complete checkpoint at the moment that suits its strategy."""
-        folder = checkpoints.restore()
+        folder = checkpoints.restore(until=trainer.max_steps if trainer.max_steps > 0 else None)
         if folder is None or checkpoints.saved_world_size is None:
             return
         fit.place.load(folder, checkpoints.saved_world_size)
