@@ -7,8 +7,8 @@ from holdfast.checkpoint.format.manifest import FileRecord
 
 
 class Share(msgspec.Struct, frozen=True):
-    """`files` are those that this rank looked at, `healthy` is whether its last values were finite (None: it cannot
-    tell), `failed` is why it could not look.
+    """`files` are those that this rank looked at, `healthy` is whether its last values were finite (None: nobody
+    can tell), `failed` is why it could not look.
     """
 
     files: dict[str, FileRecord]
