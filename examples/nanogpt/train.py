@@ -1,4 +1,4 @@
-"""A loop like nanoGPT's, healed: what Holdfast asks of it is marked, and is twenty lines with the saving and loading.
+"""A loop like nanoGPT's, healed: what Holdfast asks of it is marked, and is less than twenty lines in all.
 
     python examples/nanogpt/train.py --steps 50
     torchrun --nproc-per-node 2 examples/nanogpt/train.py --steps 50

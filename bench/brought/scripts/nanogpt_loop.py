@@ -1,4 +1,4 @@
-"""A loop like nanoGPT's: it keeps one `ckpt.pt` by itself; `--holdfast` puts the recipe of examples/nanogpt into it.
+"""A loop like nanoGPT's, which keeps one `ckpt.pt`; `--holdfast` puts the recipe of examples/nanogpt into it.
 
     nanogpt_loop.py FOLDER [--steps N] [--holdfast]
 

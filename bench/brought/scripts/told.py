@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class Told:
-    """One rank's. The lines of `steps.log` are those of `drill.steplog`; `losses.jsonl` has the losses, bit by bit."""
+    """One rank's. The lines of `steps.log` are those of `drill.steplog`; `losses.jsonl` has losses, bit by bit."""
 
     def __init__(self, folder: Path, *, rank: int | None = None, world: int | None = None) -> None:
         """`rank` and `world`: of a process that goes through several rounds; unasked what its environment says."""
@@ -24,7 +24,7 @@ class Told:
         self._mark("B", step)
 
     def stepped(self, step: int, loss: float | None = None) -> None:
-        """It has completed `step`, whose loss over all ranks was `loss`; told of it once or twice, None: not yet."""
+        """It has completed `step`, whose loss over all ranks was `loss`; None: not known yet."""
         self._mark("S", step)
         if loss is not None:
             self.lost(step, loss)
