@@ -26,11 +26,19 @@ from holdfast.checkpoint.commit.discovery import read_manifest
 from holdfast.checkpoint.commit.retention import Writer
 from holdfast.checkpoint.errors import NothingToRestore, SaveFailed, SavingStopped
 from holdfast.checkpoint.format import manifest
-from holdfast.checkpoint.format.manifest import FRAMEWORK_FILE, FileRecord, Manifest, Recorder, hashing_with
+from holdfast.checkpoint.format.manifest import (
+    FRAMEWORK_FILE,
+    FileRecord,
+    Framework,
+    Manifest,
+    Recorder,
+    hashing_with,
+)
 from holdfast.checkpoint.format.verifiedfile import VerifiedFile
 from holdfast.checkpoint.restore.opening import Opening, open_together
 from holdfast.checkpoint.runport import RunPort
 from holdfast.checkpoint.save.saves import FAILURES_MAX, StorageReport
+from holdfast.checkpoint.save.share import Share, gathered
 from holdfast.checkpoint.save.tidying import Tidying, retention_of
 from holdfast.checkpoint.save.verdict import decide, explained
 from holdfast.checkpoint.storage.address import storage_at
@@ -40,20 +48,6 @@ _LOG = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 8 << 20
 _DESCRIPTION_BYTES_MAX: Final = 4096
-
-
-class Framework(msgspec.Struct, frozen=True):
-    """What `framework.json` says."""
-
-    format: str
-
-
-class _Share(msgspec.Struct, frozen=True):
-    """What one rank has seen of the files of a save, and whether its last values were finite (None: Unknown)."""
-
-    files: dict[str, FileRecord]
-    healthy: bool | None = None
-    failed: str = ""
 
 
 class ForeignCheckpoints:
@@ -84,9 +78,10 @@ class ForeignCheckpoints:
         self.restored_step: int | None = None
         self.saved_world_size: int | None = None  # of what was restored
 
-    def restore(self) -> Path | None:
+    def restore(self, *, until: int | None = None) -> Path | None:
         """The folder of the newest checkpoint that the round may restore and whose every byte is as it was
-        written, for the framework to read; None: training begins afresh. The run is told.
+        written, for the framework to read; None: training begins afresh. The run is told, also of `until`,
+        the last step that is to be made (None: not known).
 
         Raises as `Checkpointer.steps` does: Fenced, Unavailable, Damaged, NothingToRestore.
         """
@@ -112,7 +107,8 @@ class ForeignCheckpoints:
         self._get_ready(opening, skipped)
         if part.rank == 0:
             run.enclosed(self.restored_step, {})
-        run.restored(self.restored_step, tuple(skipped), tier=Tier.CHECKPOINT, healed=(), follows=())
+        told = tuple(skipped)
+        run.restored(self.restored_step, told, tier=Tier.CHECKPOINT, healed=(), follows=(), until=until)
         return None if chosen is None else self._root / chosen
 
     def save(self, step: int, write: Callable[[Path], object], *, wanted: int | None = None) -> bool:
@@ -202,15 +198,15 @@ class ForeignCheckpoints:
         storage, group, writer = self._storage, self._group, self._writer
         folder = storage.commits.folder(step, round=writer.round, token=writer.token, attempt=self._attempts)
         decide(group, storage, lambda: self._made(folder))
-        share = _Share({})
+        share = Share({})
         try:
             write(self._root / folder)
         except Exception as error:  # Whatever it is, the other ranks wait to be told.
-            share = _Share({}, failed=f"rank {group.rank}: {explained(error, storage)}")
+            share = Share({}, failed=f"rank {group.rank}: {explained(error, storage)}")
         failed = [said.decode() for said in group.exchange(share.failed.encode()) if said]
         if not failed:
             share = self._share_of(folder)
-        parts = [msgspec.msgpack.decode(said, type=_Share) for said in group.gather(msgspec.msgpack.encode(share))]
+        parts = gathered(group, share)
         failed = failed or [each.failed for each in parts if each.failed]
         return decide(group, storage, lambda: self._commit(folder, step, parts, failed))
 
@@ -218,16 +214,16 @@ class ForeignCheckpoints:
         self._storage.make(folder)
         return folder
 
-    def _share_of(self, folder: str) -> _Share:
+    def _share_of(self, folder: str) -> Share:
         """This rank's part of looking at what all have written, and making it durable."""
         try:
             files = files_below(self._root / folder)[self._group.rank :: self._group.world_size]
             records = {file: self._recorded(f"{folder}/{file}", durably=True) for file in files}
-            return _Share(records, healthy=self._run.is_finite())
+            return Share(records, healthy=self._run.is_finite())
         except Exception as error:
-            return _Share({}, failed=f"rank {self._group.rank}: {explained(error, self._storage)}")
+            return Share({}, failed=f"rank {self._group.rank}: {explained(error, self._storage)}")
 
-    def _commit(self, folder: str, step: int, parts: list[_Share], failed: list[str]) -> str:
+    def _commit(self, folder: str, step: int, parts: list[Share], failed: list[str]) -> str:
         """What the framework wrote becomes a checkpoint, whose name is returned; or nothing of it is left."""
         storage, writer = self._storage, self._writer
         try:
@@ -255,7 +251,7 @@ class ForeignCheckpoints:
                 _LOG.warning("unfinished checkpoint not deleted folder=%s reason=%s", folder, error)
             raise
 
-    def _manifest(self, step: int, files: Mapping[str, FileRecord], parts: list[_Share]) -> Manifest:
+    def _manifest(self, step: int, files: Mapping[str, FileRecord], parts: list[Share]) -> Manifest:
         told = {part.healthy for part in parts} - {None}
         return Manifest(
             format=manifest.FORMAT,

@@ -62,7 +62,7 @@ class FrameworkLoop:
 
         Raises what `ForeignCheckpoints` raises, and RoundEnded when the round is over.
         """
-        run, folder = self.run, self._checkpoints.restore()
+        run, folder = self.run, self._checkpoints.restore(until=until)
         if folder is not None:
             self._load(folder)
         saved = self._checkpoints.restored_step or 0

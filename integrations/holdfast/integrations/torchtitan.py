@@ -75,7 +75,7 @@ class HoldfastCheckpoints(CheckpointManager):
         guard = SpikeGuard(run.assignment)
         uri = run.rehearsed_from or self._uri or run.assignment.restore.uri or self._default_uri
         self._checkpoints = ForeignCheckpoints(run, format=FORMAT, uri=uri, keep=self._keep)
-        folder = self._checkpoints.restore()
+        folder = self._checkpoints.restore(until=self._trainer.config.training.steps)
         if folder is None:
             is_loaded = bool(super()._load(step))
             self.states[SPIKES] = guard  # torchtitan's own checkpoints have none

@@ -1,4 +1,4 @@
-"""Lightning's Trainer and Fabric with the one line, in a whole run whose worker is killed: what is trained again is the
+"""Lightning's Trainer and Fabric with the one line, in a run whose worker is killed: what is trained again is the
 same, bit for bit.
 """
 

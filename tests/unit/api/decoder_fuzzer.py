@@ -74,6 +74,7 @@ from holdfast.checkpoint.memory import protocol, record
 from holdfast.checkpoint.storage.journal import Head
 from holdfast.cli.statedirectory import ListeningAt, RunningJob
 from holdfast.cli.watchdogclient import JournalPage
+from holdfast.integrations.marks import Mark
 from holdfast.trainer.storetable import Add, Answer, Await, Hello, Request
 from holdfast.watchdog import brain
 from holdfast.watchdog.access.auth import grants_in
@@ -281,6 +282,8 @@ TARGETS: Mapping[str, Target] = {
     "bit flip": _written(BitFlip, BitFlip(rank=1, step=7, bit=12)),
     "output that is NaN": _written(NanOutput, NanOutput(rank=1, step=7, steps=1)),
     "what a rewind needs": _written(Need, Need()),
+    "mark": _written(Mark, Mark(5, 2)),
+    "whose format": _written(manifest.Framework, manifest.Framework("lightning")),
     "head of a bucket's journal": _written(Head, Head()),
     "API server's words": _written(Said, Said()),
     "watchdog's refusal": Target(explanation, (), (b'{"error": "no such job"}',), Explanation),

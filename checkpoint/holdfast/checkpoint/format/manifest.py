@@ -128,6 +128,12 @@ class Manifest(msgspec.Struct, frozen=True):
     healthy: bool | None = None
 
 
+class Framework(msgspec.Struct, frozen=True):
+    """What `FRAMEWORK_FILE` says."""
+
+    format: str
+
+
 class _Sealed(msgspec.Struct, frozen=True, omit_defaults=True):
     seal: str
     body: msgspec.Raw

@@ -3,7 +3,7 @@
 import functools
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,7 +52,6 @@ class HoldfastCallback(Callback):
             back for.
         global_batch: samples of a step over all ranks, kept in worlds of any size: `accumulate_grad_batches` is
             set for it. None: as the Trainer says.
-        tokens_of: how many tokens are in a batch; by default the size of its "input_ids".
 
     Raises InvalidInput for an argument that is not accepted; the fit raises it where `global_batch` cannot be
     kept.
@@ -67,16 +66,21 @@ class HoldfastCallback(Callback):
         guards_spikes: bool = True,
         skips_nonfinite: bool = False,
         global_batch: int | None = None,
-        tokens_of: Callable[[Any], int] | None = None,
     ) -> None:
         for name, number in (("every_steps", every_steps), ("keep", keep), ("global_batch", global_batch)):
             if number is not None and number < 1:
                 raise InvalidInput(Problem(field=name, value=number, fix="write at least 1"))
         self._uri, self._every_steps, self._keep = uri, every_steps, keep
         self._guards_spikes, self._skips_nonfinite = guards_spikes, skips_nonfinite
-        self._global_batch, self._tokens_of = global_batch, tokens_of or tokens_in
+        self._global_batch = global_batch
         self._fit: _Fit | None = None
         self._guard_state: dict[str, Any] = {}
+
+    def tokens_of(self, batch: Any) -> int:
+        """How many tokens are in a batch, `UNKNOWN_INT` where nobody knows: the size of its "input_ids", unless a
+        class of your own says otherwise.
+        """
+        return tokens_in(batch)
 
     # A fit begins
 
@@ -104,7 +108,7 @@ class HoldfastCallback(Callback):
 
     def _resume(self, trainer: Trainer, fit: "_Fit", checkpoints: ForeignCheckpoints) -> None:
         """Have the Trainer restore the newest complete checkpoint at the moment that suits its strategy."""
-        folder = checkpoints.restore()
+        folder = checkpoints.restore(until=trainer.max_steps if trainer.max_steps > 0 else None)
         if folder is None or checkpoints.saved_world_size is None:
             return
         fit.place.load(folder, checkpoints.saved_world_size)
@@ -144,7 +148,7 @@ class HoldfastCallback(Callback):
     ) -> None:
         fit = self._here()
         fit.run.took(fit.step + 1, batch)
-        fit.count_tokens(self._tokens_of(batch))
+        fit.count_tokens(self.tokens_of(batch))
         fit.run.phase(Phase.FORWARD)
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:

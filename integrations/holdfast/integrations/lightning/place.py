@@ -42,8 +42,8 @@ class Place:
         self._is_between = False  # it goes on between two epochs
 
     def epoch_begins(self, trainer: Trainer) -> None:
-        """The Trainer is about to ask for the first batch of an epoch, or to make its iterator, as it does for each
-        but the first of a fit.
+        """The Trainer is about to ask for the first batch of an epoch, or to make its iterator, as for each but
+        the first of a fit.
         """
         self._epoch_random = randomness.capture()
         if self._is_between:
