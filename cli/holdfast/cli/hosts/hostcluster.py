@@ -155,18 +155,23 @@ class HostCluster:
         """Do what is to be done now; returns when to look again."""
         if self._plan is None or self._over:
             return None
-        await self._keep_in_service(self._plan)
-        release = tuple(name for name in self._plan.release if name not in self._started_anew)
-        decision = decide(self._observed(), msgspec.structs.replace(self._plan, release=release), now)
+        plan, before = self._plan, any(known.started_at for known in self._known.values())
+        release = tuple(name for name in plan.release if name not in self._started_anew)
+        decision = decide(self._observed(), msgspec.structs.replace(plan, release=release), now)
         for action in decision.actions:
             if isinstance(action, Start):
                 self._start(action.name)
-                if action.name in self._plan.release:
+                if action.name in plan.release:
                     self._started_anew.add(action.name)
             else:
                 await self._take_down(action)
-        reason = shortage(self._observed(), self._plan, self.options.least)
-        if reason is not None and not self.too_few.done() and self._plan.members:
+        await self._keep_in_service(plan)
+        reason = shortage(self._observed(), plan, self.options.least) if plan.members else None
+        if reason is not None and not before:
+            # Asking for other hosts at once, again and again, would help nobody.
+            self._trouble = Unavailable(f"{reason}; `holdfast nodes` says which are kept away from, and why")
+            self._changed.set()
+        elif reason is not None and not self.too_few.done():
             self.too_few.set_result(reason)
         return decision.next_wakeup
 

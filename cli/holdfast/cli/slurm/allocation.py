@@ -1,9 +1,10 @@
 """An allocation of Slurm's as hosts: each node has a step of its own, and is drained when it is proved bad.
 
 A step per node, not one over all of them: a lost node ends its own step and no other, and a launcher can be
-started again on one node. What drains nodes needs the rights of Slurm's operators; a user has them not, and then
-a human is told the command. The nodes that were drained are noted in the state directory: one that is allocated
-again all the same was put back by somebody with those rights.
+started again on one node. What drains nodes needs the rights of Slurm's operators. Where this user has them not,
+the node is left an order, which the epilog of examples/slurm carries out as root when the job leaves the node; a
+human is told so, with the command. The nodes that were drained are noted in the state directory: one that is
+allocated again all the same was put back by somebody with those rights.
 """
 
 import shlex
@@ -13,10 +14,13 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.api.errors import HoldfastError, InvalidInput, Problem
+from holdfast.api.plan import NodeState
 from holdfast.cli.hosts.reach import Standing
 from holdfast.cli.slurm.controller import ask, nodes, reason_text
 
 DRAIN_COMMAND: Final = ("scontrol", "update")
+ORDER_FILE: Final = "/tmp/holdfast-drain.{job}.{host}"
+"""Where the epilog looks for an order, on the node that is meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +54,26 @@ class Allocation:
         """Drain it. A node that somebody drained before keeps their reason."""
         command = (*self.drain_command, f"nodename={host}", "state=drain", f"reason={reason_text(reason)}")
         try:
-            await ask(*command)
+            line = (await nodes((host,))).get(host)
+            if line is None or line.standing.state is NodeState.READY:
+                await ask(*command)
         except HoldfastError as error:
-            return f"{host} could not be drained ({error}); whoever may do so types: {shlex.join(command)}"
+            try:
+                await self._leave_order(host, reason_text(reason))
+            except HoldfastError:
+                epilog = "no order for its epilog could be left there"
+            else:
+                epilog = "its epilog will, where it is Holdfast's"
+            return f"{host} is not drained ({error}); {epilog}; whoever may drain it types: {shlex.join(command)}"
         self.drained.mkdir(exist_ok=True)
         (self.drained / host).write_text(f"{reason_text(reason)}\n")
         return None
+
+    async def _leave_order(self, host: str, reason: str) -> None:
+        """Tell the node's epilog to drain it. Raises Refused, Unavailable."""
+        place = ORDER_FILE.format(job=self.job_id, host=host)
+        script = f"rm -f {shlex.quote(place)}; printf '%s\\n' {shlex.quote(reason)} > {shlex.quote(place)}"
+        await ask(*self.command(host, ("/bin/sh", "-c", script)))
 
     async def put_back(self, host: str) -> str | None:
         """Resume it, if its reason is one of ours."""
