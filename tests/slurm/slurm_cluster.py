@@ -21,13 +21,13 @@ NODES = ("n1", "n2", "n3")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "slurm"
 POLL_S = 0.1
 COMMAND_S = 60.0
-# cred_expire is also how long a job that was queued again waits: two minutes unless told.
+# cred_expire, five seconds at least, is also how long a job that is queued again waits: two minutes unless told.
 CONFIGURATION = """
 ClusterName=holdfast
 SlurmctldHost={machine}(127.0.0.1)
 SlurmctldPort={port}
 AuthType=auth/none
-AuthInfo=cred_expire=4
+AuthInfo=cred_expire=5
 CredType=cred/none
 SlurmUser=root
 SlurmdUser=root

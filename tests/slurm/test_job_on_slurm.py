@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 from collections import Counter
 from dataclasses import dataclass
@@ -110,11 +111,12 @@ def test_a_job_lives_through_a_lost_node_its_time_limit_and_a_bad_gpu(slurm: Slu
     # Its time is nearly up: it is saved and queued again, and the lost node is back by then.
     slurm.run("scancel", "--signal=USR1", "--batch", job.id)
     slurm.wait_until("it is queued again", lambda: slurm.job(job.id)["Restarts"] == "1")
-    saved = job.losses()[-1]
+    last, told = job.losses()[-1], re.search(r"step (\d+) is saved", job.said())
+    assert told, job.said()
     slurm.bring_back(lost)
-    job.has_trained(saved["step"] + 10, after_round=saved["round"])
-    first = next(each for each in job.losses() if each["round"] > saved["round"])
-    assert first["step"] == saved["step"] + 1, job.said()
+    job.has_trained(last["step"] + 10, after_round=last["round"])
+    first = next(each for each in job.losses() if each["round"] > last["round"])
+    assert first["step"] == int(told[1]) + 1, job.said()
 
     # A GPU falls off the bus: a spare takes over, and the node is drained by the epilog, for the user may not.
     slurm.wait_until("the third node is back", lambda: slurm.job(job.id)["NumNodes"] == "3")
@@ -124,7 +126,7 @@ def test_a_job_lives_through_a_lost_node_its_time_limit_and_a_bad_gpu(slurm: Slu
     slurm.wait_until(f"it ends; it said:\n{job.said()}", lambda: slurm.job(job.id)["JobState"] == "COMPLETED")
     assert job.losses()[-1]["step"] == STEPS
     assert (
-        f"{bad} is not drained (scontrol says: slurm_update error: Invalid user id); its epilog will" in job.said()
+        f"{bad} is not drained (setpriv says: slurm_update error: Invalid user id); its epilog will" in job.said()
     )
     slurm.wait_until(f"{bad} is drained", lambda: slurm.state(bad) == "drained")
     assert slurm.reason(bad).startswith("holdfast: inc-")

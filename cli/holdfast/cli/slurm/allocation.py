@@ -39,7 +39,7 @@ class Allocation:
         """A step on that node alone, beside whatever runs there, with all that the allocation has of the node."""
         return (
             *("srun", f"--jobid={self.job_id}", f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--overlap"),
-            *("--mem=0", "--cpu-bind=none", "--kill-on-bad-exit=0", "--unbuffered", "--input=all"),
+            *("--mem=0", "--cpu-bind=none", "--kill-on-bad-exit=0", "--input=all"),
             *("--export=ALL", f"--job-name={host}", *program),
         )
 
@@ -52,11 +52,11 @@ class Allocation:
 
     async def take_out(self, host: str, reason: str) -> str | None:
         """Drain it. A node that somebody drained before keeps their reason."""
-        command = (*self.drain_command, f"nodename={host}", "state=drain", f"reason={reason_text(reason)}")
+        words = (f"nodename={host}", "state=drain", f"reason={reason_text(reason)}")
         try:
             line = (await nodes((host,))).get(host)
             if line is None or line.standing.state is NodeState.READY:
-                await ask(*command)
+                await ask(*self.drain_command, *words)
         except HoldfastError as error:
             try:
                 await self._leave_order(host, reason_text(reason))
@@ -64,7 +64,7 @@ class Allocation:
                 epilog = "no order for its epilog could be left there"
             else:
                 epilog = "its epilog will, where it is Holdfast's"
-            return f"{host} is not drained ({error}); {epilog}; whoever may drain it types: {shlex.join(command)}"
+            return f"{host} is not drained ({error}); {epilog}; whoever may drain it types: {_typed(words)}"
         self.drained.mkdir(exist_ok=True)
         (self.drained / host).write_text(f"{reason_text(reason)}\n")
         return None
@@ -77,13 +77,13 @@ class Allocation:
 
     async def put_back(self, host: str) -> str | None:
         """Resume it, if its reason is one of ours."""
-        command = (*self.drain_command, f"nodename={host}", "state=resume")
+        words = (f"nodename={host}", "state=resume")
         try:
             line = (await nodes((host,))).get(host)
             if line is None or line.is_drained_by_holdfast:
-                await ask(*command)
+                await ask(*self.drain_command, *words)
         except HoldfastError as error:
-            return f"{host} could not be resumed ({error}); whoever may do so types: {shlex.join(command)}"
+            return f"{host} could not be resumed ({error}); whoever may do so types: {_typed(words)}"
         (self.drained / host).unlink(missing_ok=True)
         return None
 
@@ -100,6 +100,10 @@ class Allocation:
     async def requeue(self) -> None:
         """Slurm then ends this process, and starts the job anew. Raises Refused, Unavailable."""
         await ask(*self.requeue_command())
+
+
+def _typed(words: Sequence[str]) -> str:
+    return shlex.join((*DRAIN_COMMAND, *words))
 
 
 def allocation_from(environment: Mapping[str, str]) -> tuple[str, str]:
