@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import slurm_packages
@@ -16,6 +18,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="module")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    with SlurmCluster(tmp_path_factory.mktemp("slurm")) as cluster:
-        yield cluster
+def slurm() -> Iterator[SlurmCluster]:
+    """In a folder that every user may read, for Slurm's commands are also called by another one."""
+    with TemporaryDirectory(prefix="holdfast-slurm-") as folder:
+        Path(folder).chmod(0o755)
+        with SlurmCluster(Path(folder)) as cluster:
+            yield cluster

@@ -121,8 +121,8 @@ def test_a_job_lives_through_a_lost_node_its_time_limit_and_a_bad_gpu(slurm: Slu
     # A GPU falls off the bus: a spare takes over, and the node is drained by the epilog, for the user may not.
     slurm.wait_until("the third node is back", lambda: slurm.job(job.id)["NumNodes"] == "3")
     bad = next(node for node in job.nodes_with_ranks() if node != NODES[0])
-    (folder,) = (slurm.folder / "tmp").glob(f"holdfast-{bad}-*/token")
-    (folder.parent / "gpu-faults.jsonl").write_text('{"gpu": 0, "xid": 79}\n')
+    lives = (slurm.folder / "tmp").glob(f"holdfast-{bad}-*")
+    (max(lives, key=lambda each: each.stat().st_mtime) / "gpu-faults.jsonl").write_text('{"gpu": 0, "xid": 79}\n')
     slurm.wait_until(f"it ends; it said:\n{job.said()}", lambda: slurm.job(job.id)["JobState"] == "COMPLETED")
     assert job.losses()[-1]["step"] == STEPS
     assert (

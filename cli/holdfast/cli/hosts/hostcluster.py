@@ -21,6 +21,7 @@ from holdfast.cli.statedirectory import StateDirectory
 LOOK_EVERY_S: Final = 5.0
 EARLY_EXIT_S: Final = 10.0  # a launcher that fails within this never did any work
 EARLY_EXITS_MAX: Final = 3  # of each host, in a row; then starting more of them helps nobody
+SETTLE_WITHIN_S: Final = 40.0  # a little more than Slurm's controller is given to answer
 END_WITHIN_S: Final = 10.0  # saying goodbye takes one second, ending the workers a few
 
 
@@ -70,6 +71,7 @@ class HostCluster:
         self._started_anew: set[str] = set()  # what the plan still releases is their earlier life
         self._taken_out: set[str] = set()
         self._changed = asyncio.Event()
+        self._ordered = asyncio.Event()
         self._trouble: Unavailable | None = None
         self._watchers: set[asyncio.Task[None]] = set()
 
@@ -85,6 +87,7 @@ class HostCluster:
             self._plan = shown
             self._started_anew &= set(shown.release)
             self._changed.set()
+            self._ordered.set()
 
     def lost(self) -> None:
         """The plan stands until another one is shown."""
@@ -118,6 +121,19 @@ class HostCluster:
                 if known.program is not None:
                     known.program.tell(BEAT)
             await asyncio.sleep(BEAT_EVERY_S)
+
+    async def keep_in_service(self) -> None:
+        """Take hosts out of service and put them back, until cancelled: apart from `run`, for it may take long."""
+        while True:
+            await self._ordered.wait()
+            self._ordered.clear()
+            await self._serve()
+
+    async def settle(self) -> None:
+        """What was ordered last and is not done yet. Call it when `keep_in_service` has ended."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_WITHIN_S):
+                await self._serve()
 
     async def drain(self, within_s: float) -> None:
         """Let launchers end on their own, as they do when the job is over. None is started any more."""
@@ -165,7 +181,6 @@ class HostCluster:
                     self._started_anew.add(action.name)
             else:
                 await self._take_down(action)
-        await self._keep_in_service(plan)
         reason = shortage(self._observed(), plan, self.options.least) if plan.members else None
         if reason is not None and not before:
             # Asking for other hosts at once, again and again, would help nobody.
@@ -175,19 +190,20 @@ class HostCluster:
             self.too_few.set_result(reason)
         return decision.next_wakeup
 
-    async def _keep_in_service(self, plan: Plan) -> None:
+    async def _serve(self) -> None:
         """Take out of service what the plan says, and put back what it says, each once."""
-        for order in plan.cordon:
+        if self._plan is None:
+            return
+        for order in self._plan.cordon:
             if order.node in self._known and order.node not in self._taken_out:
-                self._taken_out.add(order.node)
                 which = f"{order.incident}: " if order.incident else ""
                 todo = await self.reach.take_out(order.node, f"{which}{order.reason}")
+                self._taken_out.add(order.node)
                 self.say(todo or f"{order.node} is out of service: {order.reason}")
-        for name in plan.returned:
-            if name in self._taken_out:
-                self._taken_out.discard(name)
-                todo = await self.reach.put_back(name)
-                self.say(todo or f"{name} is back in service")
+        for name in self._taken_out.intersection(self._plan.returned):
+            todo = await self.reach.put_back(name)
+            self._taken_out.discard(name)
+            self.say(todo or f"{name} is back in service")
 
     def _start(self, name: str) -> None:
         known = self._known[name]

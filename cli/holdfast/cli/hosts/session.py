@@ -112,6 +112,7 @@ async def _run(
         asyncio.create_task(link.operate(cluster)),
         asyncio.create_task(cluster.run()),
         asyncio.create_task(cluster.look()),
+        asyncio.create_task(cluster.keep_in_service()),
         asyncio.create_task(ledger.keep_writing()),
         giving_back,
     ]
@@ -128,6 +129,7 @@ async def _run(
             task.cancel()
         await asyncio.gather(following, *others, return_exceptions=True)
         await ledger.write()
+        await cluster.settle()
         await cluster.stop()
 
 
