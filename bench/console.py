@@ -1,10 +1,12 @@
 """What a console costs: the watchdog that feeds it, and itself, with few and many readers, at full size.
 
-    python bench/console.py [--nodes 12500] [--readers 200] [--windows 3] [--window 5]
+    python bench/console.py [--nodes 6250] [--ranks 16] [--readers 200] [--windows 3] [--window 5]
 
-A crowd plays launchers and agents of eight busy ranks against the real watchdog, which has a core of its own; the
-console and its readers share the other one with the crowd. CPU is taken from the scheduler, so that neighbours
-cost time, not truth. Every reader has a connection of its own and reads all it is sent.
+A crowd plays launchers and agents of nodes with so many busy ranks against the real watchdog, which has a core of
+its own; the console and its readers share the other one with the crowd. CPU is taken from the scheduler, so that
+neighbours cost time, not truth. Every reader has a connection of its own and reads all it is sent. Every node has
+an agent, for the console shows a step once all ranks have made it: 6,250 nodes of 16 ranks fit into 20,000 open
+files.
 """
 
 import argparse
@@ -15,12 +17,14 @@ import resource
 import socket
 import tempfile
 import time
+import urllib.error
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from crowd.cast import Part
 from crowd.crowd import Crowd, crowd
 from crowd.server import TOKEN, Server, console, watchdog
 from figure import Figure, Goal, measured, publish
@@ -32,7 +36,6 @@ from holdfast.api.telemetry import ProcessState, RankSample
 from holdfast.watchdog.server.rankcolumns import RankColumns
 
 JOB: Final = "bench/job0"
-RANKS: Final = 8
 SERVER_CORE, CROWD_CORE = 0, 1
 SETTLE_S: Final = 5.0
 TRAINS_WITHIN_S: Final = 180.0
@@ -115,7 +118,7 @@ def played(players: Crowd, server: Server, folder: Path, given: argparse.Namespa
         server.ask("/metrics")
         scrapes.append(time.monotonic() - began)
     with console(server, folder, CROWD_CORE) as shown:
-        _until_it_trains(shown, given.nodes * RANKS)
+        _until_it_trains(shown, given.nodes * given.ranks)
         fed = windows(server, shown, given)
         with readers(shown.port, 1):
             one = windows(server, shown, given)
@@ -128,7 +131,7 @@ def played(players: Crowd, server: Server, folder: Path, given: argparse.Namespa
     print(f"console: fed {fed.console}, one {one.console}, many {many.console}", flush=True)
     late_s = players.strain()
     print(f"the crowd was late by {late_s:.2f} s at worst")
-    scale = f"{given.nodes * RANKS:,} ranks"
+    scale = f"{given.nodes * given.ranks:,} ranks on {given.nodes:,} nodes"
     yield from _figures(scale, given, alone, fed, many)
     yield measured(f"scrape of the watchdog's metrics, {scale}", ours=scrapes, other=[1.0], unit="s", target=1.0)
     yield measured(
@@ -149,12 +152,18 @@ def played(players: Crowd, server: Server, folder: Path, given: argparse.Namespa
 def _until_it_trains(shown: Server, world: int) -> None:
     """Until the console knows a step of every rank. Raises TimeoutError."""
     give_up_at = time.monotonic() + TRAINS_WITHIN_S
+    knows = "nothing"
     while time.monotonic() < give_up_at:
-        document = json.loads(shown.ask(f"/api/v1/jobs/{JOB}"))
-        if document["world"] == world and document["line"]["step"] is not None:
-            return
+        try:
+            document = json.loads(shown.ask(f"/api/v1/jobs/{JOB}"))
+        except urllib.error.HTTPError as error:  # it has not heard of the job yet
+            knows = error.read().decode()
+        else:
+            if document["world"] == world and document["line"]["step"] is not None:
+                return
+            knows = f"{document['world']} of {world} ranks: {document['line']}"
         time.sleep(1.0)
-    raise TimeoutError(f"the console knows of {document['world']} of {world} ranks: {document['line']}")
+    raise TimeoutError(f"the console knows {knows}")
 
 
 def _figures(scale: str, given: argparse.Namespace, alone: Cost, fed: Cost, many: Cost) -> Iterator[Figure]:
@@ -215,17 +224,21 @@ def _sampled(count: int, step: int) -> list[RankSample]:
 
 
 def figures(given: argparse.Namespace) -> Sequence[Figure]:
-    by_itself = list(looks(given.nodes * RANKS))
+    by_itself = list(looks(given.nodes * given.ranks))
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = max(limit, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
-    agents = max(1, min(given.nodes, limit - limit // 4 - limit // 16 - SPARE_FILES - given.nodes))
+    if 2 * given.nodes > (room := limit - limit // 4 - limit // 16 - SPARE_FILES):
+        raise SystemExit(f"--nodes {given.nodes}: {limit} open files are enough for {room // 2} nodes")
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         with watchdog(str(folder / "watchdog.db"), folder, SERVER_CORE) as server:
-            server.submit(Policy(JOB, given.nodes, given.nodes, processes_per_node=RANKS, lost_after_s=600.0))
+            server.submit(
+                Policy(JOB, given.nodes, given.nodes, processes_per_node=given.ranks, lost_after_s=600.0)
+            )
+            everybody = [Part(JOB, index, given.ranks) for index in range(given.nodes)]
             with crowd(
-                server, [JOB], members=given.nodes, agents=agents, reports_per_s=given.nodes, core=CROWD_CORE
+                server, everybody, agents=given.nodes, reports_per_s=given.nodes, core=CROWD_CORE
             ) as players:
                 players.assemble("launchers")
                 players.form()
@@ -236,7 +249,8 @@ def figures(given: argparse.Namespace) -> Sequence[Figure]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, default=12_500)
+    parser.add_argument("--nodes", type=int, default=6_250)
+    parser.add_argument("--ranks", type=int, default=16, help="of each node")
     parser.add_argument("--readers", type=int, default=200)
     parser.add_argument("--windows", type=int, default=3)
     parser.add_argument("--window", type=float, default=5.0)

@@ -22,6 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
+from crowd.cast import Part
 from crowd.crowd import Crowd, Spread, crowd
 from crowd.server import Server, bare_server, check_taken, redis, watchdog
 from figure import Figure, Goal, measured, publish, unmeasured
@@ -100,9 +101,8 @@ def idle_again(server: Server) -> float:
 def play(server: Server, scale: Scale, *, decides: bool = True) -> Seen:
     """Assemble, form, be busy for the windows, then lose a rank now and then."""
     members = scale.nodes // scale.jobs
-    with crowd(
-        server, scale.names, members=members, agents=scale.agents, reports_per_s=scale.nodes, core=CROWD_CORE
-    ) as players:
+    everybody = [Part(job, index) for index in range(members) for job in scale.names]
+    with crowd(server, everybody, agents=scale.agents, reports_per_s=scale.nodes, core=CROWD_CORE) as players:
         if decides:
             for job in scale.names:
                 # The crowd beats once it is all there; nobody is to be lost before that.

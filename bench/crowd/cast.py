@@ -1,4 +1,4 @@
-"""What each of the crowd is and says: names, joins, reports of eight busy ranks."""
+"""What each of the crowd is and says: names, joins, reports of busy ranks."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -9,7 +9,7 @@ from holdfast.api.membership import Beat, CheckpointCommitted, Join, RoundEntere
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import AgentHello, GpuHealth, GpuSample, NodeReport, ProcessState, RankSample
 
-RANKS: Final = 8
+RANKS: Final = 8  # of a node, as a rule
 STEP_S: Final = 2.0  # how long a step of the crowd takes
 _ENCODE = msgspec.msgpack.Encoder().encode
 BEAT: Final = _ENCODE(Beat())
@@ -17,10 +17,11 @@ BEAT: Final = _ENCODE(Beat())
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of the crowd: member `index` of job `job`, on a node of its own."""
+    """One of the crowd: member `index` of job `job`, on a node of its own with so many ranks and GPUs."""
 
     job: str
     index: int
+    ranks: int = RANKS
 
     @property
     def member(self) -> str:
@@ -33,7 +34,7 @@ class Part:
     def join(self) -> bytes:
         address = f"10.{self.index >> 16 & 255}.{self.index >> 8 & 255}.{self.index & 255}"
         ports = (29_400, 29_401, 29_402, 29_403)
-        return _ENCODE(Join(self.job, self.member, self.node, "boot", address, RANKS, ports, warm=True))
+        return _ENCODE(Join(self.job, self.member, self.node, "boot", address, self.ranks, ports, warm=True))
 
     def hello(self) -> bytes:
         return _ENCODE(AgentHello(self.node, "boot", self.job))
@@ -47,14 +48,14 @@ class Part:
                 *(0.05, 4_000 + rank, int(step) or None, STEP_S, 2.5, 1.0, 4096, 100 * int(step)),
                 snapshot_step=int(step) or None,
             )
-            for rank in range(first_rank, first_rank + RANKS)
+            for rank in range(first_rank, first_rank + self.ranks)
         )
-        return _ENCODE(NodeReport(self.node, "boot", sequence, ranks=ranks, gpus=_GPUS))
+        return _ENCODE(NodeReport(self.node, "boot", sequence, ranks=ranks, gpus=_GPUS[: self.ranks]))
 
 
 _GPUS: Final = tuple(
     GpuSample(f"GPU-8c1f2e5a-0000-4000-8000-{index:012d}", index, GpuHealth.HEALTHY, 61.0, 72.0, 655.5, 0.98)
-    for index in range(RANKS)
+    for index in range(64)
 )
 
 

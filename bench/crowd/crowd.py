@@ -117,10 +117,11 @@ class Crowd:
 
 @contextlib.contextmanager
 def crowd(
-    server: Server, jobs: Sequence[str], *, members: int, agents: int, reports_per_s: float, core: int | None
+    server: Server, everybody: Sequence[Part], *, agents: int, reports_per_s: float, core: int | None
 ) -> Iterator[Crowd]:
-    """A crowd that is not yet assembled; gone at the end. `reports_per_s` is of all agents together."""
-    everybody = [Part(job, index) for index in range(members) for job in jobs]
+    """A crowd that is not yet assembled; gone at the end: as many of each job, and so many of them with an agent.
+    `reports_per_s` is of all agents together.
+    """
     reporting = everybody[:agents]
     spawn = multiprocessing.get_context("spawn")
     stages, processes = [], []
@@ -139,7 +140,8 @@ def crowd(
             processes.append(spawn.Process(target=play, args=(order, there, core, nice), daemon=True))
             processes[-1].start()
             stages.append(here)
-        yield Crowd(stages, jobs, members)
+        jobs = tuple(dict.fromkeys(part.job for part in everybody))
+        yield Crowd(stages, jobs, len(everybody) // len(jobs))
     finally:
         for process in processes:
             process.terminate()

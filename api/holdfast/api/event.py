@@ -132,7 +132,7 @@ class RestoreReported(msgspec.Struct, frozen=True, tag=True):
     """Rank 0 restored `step` in `round` from `tier`, passing over the damaged ones in `skipped`.
 
     `healed` is what was damaged and taken from a replica. `follows` is what else of the
-    directive the script does, or would do.
+    directive the script does, or would do. `until` is the last step that it means to make, None: it does not say.
     """
 
     round: int
@@ -141,6 +141,7 @@ class RestoreReported(msgspec.Struct, frozen=True, tag=True):
     tier: Tier = Tier.CHECKPOINT
     healed: tuple[str, ...] = ()
     follows: tuple[Follows, ...] = ()
+    until: int | None = None
 
 
 class RoundProgressed(msgspec.Struct, frozen=True, tag=True):

@@ -1,10 +1,11 @@
 """What an on-call engineer asks for, as it travels and is journaled. The user-facing object validates into it."""
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
-from holdfast.api.bounds import Figure, Job, Name, Nodes, Text, Whole
+from holdfast.api.bounds import Few, Figure, Job, Name, Nodes, Rank, Text, Whole
 from holdfast.api.selftest import TestLevel
 
 
@@ -19,6 +20,7 @@ class InterventionAction(StrEnum):
     SKIP_BATCHES = "SkipBatches"
     RESTART = "Restart"
     TEST = "Test"
+    PROFILE = "Profile"
 
 
 class InterventionState(StrEnum):
@@ -41,6 +43,8 @@ class InterventionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     learning_rate_scale: Figure = 1.0
     fresh: bool = False
     level: TestLevel | None = None
+    ranks: Annotated[tuple[Rank, ...], Few] = ()
+    steps: Whole | None = None
 
 
 class InterventionOutcome(msgspec.Struct, frozen=True):

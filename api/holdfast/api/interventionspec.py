@@ -9,6 +9,9 @@ from pydantic import Field, StringConstraints, model_validator
 from holdfast.api.bounds import LINE_LENGTH_MAX, NAME_LENGTH_MAX, NODES_MAX, STEPS_MAX, WHOLE_MAX
 from holdfast.api.intervention import InterventionAction, InterventionRequest, InterventionState
 from holdfast.api.metadata import Metadata, Name
+from holdfast.api.profile import RANKS_MAX
+from holdfast.api.profile import STEPS as PROFILE_STEPS
+from holdfast.api.profile import STEPS_MAX as PROFILE_STEPS_MAX
 from holdfast.api.section import MISSING, Section, contradiction, parse
 from holdfast.api.selftest import TestLevel
 from holdfast.api.written import Written
@@ -22,6 +25,7 @@ NEEDS: Mapping[InterventionAction, str] = {
     InterventionAction.REWIND: "rewind",
     InterventionAction.RESIZE: "nodes",
     InterventionAction.SKIP_BATCHES: "skip_batches",
+    InterventionAction.PROFILE: "profile",
 }
 """The one field each action needs beside `reason`."""
 MAY_HAVE: Mapping[str, InterventionAction] = {
@@ -42,6 +46,17 @@ class Rewind(Section):
     """How many batches are passed over."""
 
 
+class Profile(Section):
+    """Which ranks record which part of their work."""
+
+    ranks: Annotated[
+        tuple[Annotated[int, Field(ge=0, le=WHOLE_MAX)], ...], Field(min_length=1, max_length=RANKS_MAX)
+    ]
+    """The ranks, eight at most."""
+    steps: Annotated[int, Field(ge=1, le=PROFILE_STEPS_MAX)] = PROFILE_STEPS
+    """How many of their next steps."""
+
+
 class InterventionSpec(Section):
     """What is asked for, of which job, and why."""
 
@@ -59,6 +74,8 @@ class InterventionSpec(Section):
     """Where to go back to, for Rewind."""
     skip_batches: Annotated[int, Field(ge=1, le=STEPS_MAX)] | None = None
     """How many batches to pass over, for SkipBatches."""
+    profile: Profile | None = None
+    """Which ranks record how many of their next steps, for Profile."""
 
     fresh: bool = False
     """Whether the job starts over, whatever checkpoints there are, for Restart."""
@@ -73,7 +90,7 @@ class InterventionSpec(Section):
                 told = str(given) if isinstance(given, TestLevel) else given
                 raise contradiction(name, told, f"remove it; {self.action} does not read it")
         needed = NEEDS.get(self.action)
-        for name in ("node", "nodes", "rewind", "skip_batches"):
+        for name in ("node", "nodes", "rewind", "skip_batches", "profile"):
             value = getattr(self, name)
             field = "skipBatches" if name == "skip_batches" else name
             if name == needed and value is None:
@@ -126,4 +143,6 @@ def request_of(intervention: Intervention, id: str) -> InterventionRequest:
         learning_rate_scale=rewind.learning_rate_scale if rewind else 1.0,
         fresh=spec.fresh,
         level=spec.level,
+        ranks=spec.profile.ranks if spec.profile else (),
+        steps=spec.profile.steps if spec.profile else None,
     )

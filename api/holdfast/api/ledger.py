@@ -12,6 +12,8 @@ from holdfast.api.bounds import Name, Text
 GPU_HOUR_US = 3_600_000_000
 MONEY_UNITS = 1_000_000_000
 FILE_NAME = "ledger.json"
+BYTES_MAX = 1 << 19
+"""How large the file in a checkpoint is at the most: it fits into a frame."""
 VERSION = 1
 
 

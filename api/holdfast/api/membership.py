@@ -30,8 +30,8 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     run now (a reconnect), `shown` the greatest number it was ever shown, 0 for none: what a watchdog has lost of
     its memory shows by it. `transfer_port` is where its transfer server listens, 0 without one. `warm` says
     that workers can be forked without importing torch. `nodes` is the range (least, most) the launcher was
-    started with; it becomes the job's when nobody has submitted the job. `tells_stacks` and
-    `takes_profiles`: it understands `StacksWanted` and `ProfileWanted`.
+    started with; it becomes the job's when nobody has submitted the job. `tells_stacks`,
+    `takes_profiles` and `takes_ledgers`: it understands `StacksWanted`, `ProfileWanted` and `LedgerTold`.
     """
 
     job: Job
@@ -48,6 +48,7 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     transfer_port: Port = 0
     tells_stacks: bool = False
     takes_profiles: bool = False
+    takes_ledgers: bool = False
 
 
 class Warmed(msgspec.Struct, frozen=True, tag=True):
@@ -167,7 +168,8 @@ class Restored(msgspec.Struct, frozen=True, tag=True):
     """A worker restored `step` (None: started afresh) from `tier`.
 
     `skipped` says which damaged ones were passed over, `healed` what was damaged and taken from a replica instead.
-    `follows` is what else of the directive the worker does, or would do.
+    `follows` is what else of the directive the worker does, or would do. `until` is the last step that the script
+    means to make, None where it does not say.
     """
 
     round: Whole
@@ -177,6 +179,7 @@ class Restored(msgspec.Struct, frozen=True, tag=True):
     tier: Tier = Tier.CHECKPOINT
     healed: Annotated[tuple[Text, ...], Many] = ()
     follows: Annotated[tuple[Follows, ...], Many] = ()
+    until: Whole | None = None
 
 
 class Departing(msgspec.Struct, frozen=True, tag=True):
@@ -225,7 +228,18 @@ class Verified(msgspec.Struct, frozen=True, tag=True):
     unhealthy_from: int | None = None
 
 
-RoundWord = SaveWanted | Verified
+class LedgerTold(msgspec.Struct, frozen=True, tag=True):
+    """Watchdog to the launcher of rank 0, and from there to its workers: what the job has cost by now.
+
+    `report` is a `ledger.LedgerReport` in JSON, for the file `ledger.FILE_NAME` in the next checkpoint. Said when
+    one is committed.
+    """
+
+    round: int
+    report: bytes
+
+
+RoundWord = SaveWanted | Verified | LedgerTold
 """What is said to the workers of a round while it runs. The newest of a kind counts."""
 
 FromLauncher = (

@@ -10,6 +10,8 @@ from holdfast.api.bounds import Few, Line, Rank, Text, Whole
 STEPS_MAX: Final = 100
 """A trace of one step of a large model has some ten thousand events."""
 RANKS_MAX: Final = 8
+STEPS: Final = 5
+"""How many are recorded where nobody says it."""
 
 
 class ProfileWanted(msgspec.Struct, frozen=True, tag=True):

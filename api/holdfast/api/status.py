@@ -132,7 +132,8 @@ class JobStatus(msgspec.Struct, frozen=True):
     `step_age_s` is how long ago the newest step was complete, while the job trains; None when no step is seen.
     `tests` are the self-tests that are waited for, the first 16 of `tests_total`. `unfollowed` is why the script
     could not do what `faultPolicy.loss` asks for, empty while nothing speaks against it. `bill` is what it has
-    cost; None without a price, and before the first member joined.
+    cost; None without a price, and before the first member joined. `until_step` is the last step that the script
+    means to make, None where it does not say.
     """
 
     job: str
@@ -163,6 +164,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     tests_total: int = 0
     unfollowed: str = ""
     bill: Bill | None = None
+    until_step: int | None = None
 
 
 class RankStatus(msgspec.Struct, frozen=True):

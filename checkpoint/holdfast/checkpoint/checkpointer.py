@@ -123,7 +123,7 @@ class Checkpointer:
         if self._has_begun:
             self.run.pass_begins()
         else:
-            self._begin()
+            self._begin(until)
         if isinstance(data, DataLoader):
             self.run.loader(workers=data.num_workers)
         source, drill = self._open_data(data), self.run.drill
@@ -167,7 +167,7 @@ class Checkpointer:
             self._save.wait()
         self._group.close()
 
-    def _begin(self) -> None:
+    def _begin(self, until: int | None) -> None:
         """Restore, or find that there is nothing to restore, and get ready for this round's saves."""
         state = TrainingState(
             model=self.model,
@@ -203,6 +203,7 @@ class Checkpointer:
             tier=position.tier,
             healed=position.healed,
             follows=(Follows.BATCHES, *([Follows.LEARNING_RATE] if rate.is_reachable else [])),
+            until=until,
         )
         # A snapshot of memory is younger than what was gone back to, and has it all behind it.
         skip = 0 if is_memory else restore.batches_to_skip(position.step)

@@ -80,11 +80,13 @@ class RunPort(Protocol):
         tier: Tier,
         healed: tuple[str, ...],
         follows: tuple[Follows, ...],
+        until: int | None,
     ) -> object:
         """Called once per round on every rank, before the first step. None: started afresh.
 
         `tier` is where the state came from, `healed` what was damaged there and taken from elsewhere. `follows`
-        is what else of the directive is done, or would be.
+        is what else of the directive is done, or would be, `until` the last step that the loop makes (None: not
+        known).
         """
 
     def stored(
@@ -182,6 +184,7 @@ class Standalone:
         tier: Tier,
         healed: tuple[str, ...],
         follows: tuple[Follows, ...],
+        until: int | None,
     ) -> None:
         """Nobody to tell."""
 

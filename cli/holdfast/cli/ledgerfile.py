@@ -33,7 +33,10 @@ def write_ledger(uri: str, report: LedgerReport) -> str:
 
 
 def read_ledger(uri: str) -> LedgerReport:
-    """The report there. Raises InvalidInput when there is none, Unavailable, Damaged."""
+    """The report there: the file, or, at a place of checkpoints without one, what is in the newest checkpoint.
+
+    Raises InvalidInput when there is none, Unavailable, Damaged.
+    """
     root, name = _split(uri)
     try:
         if _is_local(root):
@@ -43,9 +46,8 @@ def read_ledger(uri: str) -> LedgerReport:
 
             bucket = bucket_at(root)
             content = bytes(bucket.part(name, 0, bucket.size_bytes(name)))
-    except (FileNotFoundError, NotADirectoryError) as error:
-        fix = f"name a place of checkpoints that holds {FILE_NAME}, or such a file"
-        raise InvalidInput(Problem("--file", uri, fix)) from error
+    except (FileNotFoundError, NotADirectoryError):
+        content = _in_checkpoints(uri)
     except OSError as error:
         raise Unavailable(f"{uri} cannot be read: {error}") from error
     try:
@@ -55,6 +57,22 @@ def read_ledger(uri: str) -> LedgerReport:
     if report.version > VERSION:
         raise Damaged(f"{uri} is a ledger of version {report.version}; this program reads up to {VERSION}")
     return report
+
+
+def _in_checkpoints(uri: str) -> bytes:
+    """Of a run on a cluster its checkpoints alone have it."""
+    from holdfast.checkpoint.runs.recorded import open_run
+
+    try:
+        found = open_run(uri).cost
+    except InvalidInput:
+        found = None
+    except OSError as error:
+        raise Unavailable(f"{uri} cannot be read: {error}") from error
+    if found is None:
+        fix = f"name a place of checkpoints that holds {FILE_NAME}, or such a file"
+        raise InvalidInput(Problem("--file", uri, fix))
+    return found
 
 
 def _split(uri: str) -> tuple[str, str]:

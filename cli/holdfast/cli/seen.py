@@ -59,6 +59,7 @@ class SeenStatus(msgspec.Struct, frozen=True):
     tests_total: int | None = None
     unfollowed: str | None = None
     bill: Bill | None = None
+    until_step: int | None = None
     source: Source = Source.WATCHDOG
 
 

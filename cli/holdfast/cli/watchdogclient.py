@@ -129,14 +129,8 @@ class WatchdogClient:
         """Where the ranks stand now."""
         return self._read("stacks", Standstill)
 
-    def profile(self, ranks: str, steps: int) -> ProfileStatus:
-        """Ask for a profile of `ranks`, with commas between, over `steps` steps."""
-        asked = urllib.parse.urlencode({"ranks": ranks, "steps": steps})
-        content = self._line.ask("POST", f"/v1/jobs/{self.job}/profile?{asked}", b"", subject=self.job)
-        return decoded(content, ProfileStatus)
-
     def profiled(self) -> ProfileStatus:
-        """The newest profile, as far as ranks have told of it."""
+        """The newest profile, as far as ranks have told of it. Raises InvalidInput where nobody asked for one."""
         return self._read("profile", ProfileStatus)
 
     def outputs(self, *, rank: int | None = None, node: str | None = None) -> tuple[KeptOutput, ...]:

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROWS: Final = 8192
+PACE_S: Final = 600.0
+"""How long back the pace is taken from: long enough to have heals and saves in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,15 @@ class Series:
 
     def newest(self) -> Point | None:
         return Point(*self._rows[self._count - 1].tolist()) if self._count else None
+
+    def pace_s(self) -> float | None:
+        """Seconds that a step took lately, heals and steps trained again included; None while none was gained."""
+        rows: NDArray[np.float64] = self._rows[: self._count]
+        rows = rows[rows[:, 0] >= rows[-1, 0] - PACE_S] if len(rows) else rows
+        if len(rows) < 2:
+            return None
+        took_s, gained = (rows[-1, :2] - rows[0, :2]).tolist()
+        return took_s / gained if gained > 0 else None
 
     def columns(self, points: int) -> dict[str, list[Any]]:
         """At most `points`, evenly spread over the time there is, by name; None where a value is not known."""

@@ -104,6 +104,10 @@ REQUEST_RULES = (
         "message": "skipBatches is needed by SkipBatches, and read by no other action",
     },
     {
+        "rule": "(self.action == 'Profile') == has(self.profile)",
+        "message": "profile is needed by Profile, and read by no other action",
+    },
+    {
         "rule": "!has(self.fresh) || !self.fresh || self.action == 'Restart'",
         "message": "fresh is read by Restart alone",
     },

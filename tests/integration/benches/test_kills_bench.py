@@ -16,7 +16,7 @@ BENCH = Path(__file__).parents[3] / "bench" / "kills.py"
 
 @pytest.mark.timeout(300)
 def test_nothing_acknowledged_is_lost_or_answered_otherwise(tmp_path: Path) -> None:
-    command = [sys.executable, str(BENCH), "--watchdogs", "20", "--savers", "8", "--output", str(tmp_path)]
+    command = [sys.executable, str(BENCH), "--watchdogs", "12", "--savers", "5", "--output", str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=patient(280))
     assert ended.returncode == 0, ended.stdout + ended.stderr
     figures = json.loads((tmp_path / "kills.json").read_text())

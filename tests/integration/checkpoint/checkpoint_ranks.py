@@ -110,6 +110,7 @@ class Witnessing(Standalone):
         tier: Tier,
         healed: tuple[str, ...],
         follows: tuple[Follows, ...],
+        until: int | None,
     ) -> None:
         self.skipped = skipped
 

@@ -41,6 +41,7 @@ class Witness(Standalone):
         tier: Tier,
         healed: tuple[str, ...],
         follows: tuple[Follows, ...],
+        until: int | None,
     ) -> None:
         self.restores.append((step, skipped))
 

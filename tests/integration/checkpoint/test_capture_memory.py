@@ -59,8 +59,9 @@ class Remembering(Witness):
         tier: Tier,
         healed: tuple[str, ...],
         follows: tuple[Follows, ...],
+        until: int | None,
     ) -> None:
-        super().restored(step, skipped, tier=tier, healed=healed, follows=follows)
+        super().restored(step, skipped, tier=tier, healed=healed, follows=follows, until=until)
         self.tiers.append(tier)
         self.healed.append(healed)
 

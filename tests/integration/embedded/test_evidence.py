@@ -86,7 +86,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
         stacks = holdfast("stacks", "--state-dir", state).stdout
         flight = holdfast("flight", "--state-dir", state).stdout
         profile = holdfast(
-            "profile", "--ranks", "0,1", "--steps", "2", "--within", "200", "--state-dir", state
+            *("profile", "--ranks", "0,1", "--steps", "2", "--within", "200", "--reason", "why slow"),
+            *("--state-dir", state),
         ).stdout
         return incidents(), stacks, flight, profile
 

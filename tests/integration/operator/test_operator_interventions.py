@@ -58,7 +58,8 @@ async def test_every_field_of_an_intervention_reaches_the_watchdog(
     await ask(cluster, "over", action="SkipBatches", skipBatches=7)
     await ask(cluster, "anew", action="Restart", fresh=True)
     await ask(cluster, "test", action="Test", node="node-2", level="full")
-    for name in ("back", "out", "size", "over", "anew", "test"):
+    await ask(cluster, "trace", action="Profile", profile={"ranks": [0, 1], "steps": 3})
+    for name in ("back", "out", "size", "over", "anew", "test", "trace"):
         await until(cluster, name, "Done")
     asked = {each.action: each for each in watchdog.interventions}
     rewind = asked[InterventionAction.REWIND]
@@ -73,6 +74,7 @@ async def test_every_field_of_an_intervention_reaches_the_watchdog(
         TestLevel.FULL,
     )
     assert rewind.level is None
+    assert (asked[InterventionAction.PROFILE].ranks, asked[InterventionAction.PROFILE].steps) == ((0, 1), 3)
 
 
 async def test_a_pending_intervention_is_asked_about_until_it_is_answered(

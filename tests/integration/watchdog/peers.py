@@ -271,6 +271,7 @@ def join(member: str, *, boot: str = "boot-1", held_round: int | None = None, **
         "ports": (4000, 4001),
         "warm": True,
         "held_round": held_round,
+        "takes_ledgers": True,
     }
     return Join(**(known | fields))
 

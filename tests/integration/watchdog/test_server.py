@@ -29,6 +29,7 @@ from holdfast.api.event import (
 )
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.intervention import InterventionAction, InterventionRequest
+from holdfast.api.ledger import LedgerReport
 from holdfast.api.membership import (
     Beat,
     CheckpointCommitted,
@@ -36,6 +37,7 @@ from holdfast.api.membership import (
     Departing,
     Join,
     Leave,
+    LedgerTold,
     Refused,
     Restored,
     RoundEntered,
@@ -356,6 +358,9 @@ async def test_who_runs_rank_0_is_told_what_is_verified_with_each_commit_and_aft
         for step in (10, 20):
             await first.say(CheckpointCommitted(shown.number, step=step, uri=f"file:///c/{step}"))
             assert await first.shown(Verified) == Verified(shown.number, 15)
+            told = await first.shown(LedgerTold)
+            assert told.round == shown.number
+            assert msgspec.json.decode(told.report, type=LedgerReport).job == JOB
         again = await rig.launcher("m1", held_round=shown.number)
         assert await again.shown(Verified) == Verified(shown.number, 15)
         await second.say(killed(shown, rank=1))

@@ -88,7 +88,7 @@ def test_every_action_carries_its_own_field(action: str, fields: dict[str, Any],
         (
             {"action": "evict", "node": "n1"},
             "spec.action: 'evict' is not accepted; write one of: 'Evict', 'Return', 'Checkpoint', 'Rewind', "
-            "'Resize', 'Pause', 'Resume', 'SkipBatches', 'Restart' or 'Test'",
+            "'Resize', 'Pause', 'Resume', 'SkipBatches', 'Restart', 'Test' or 'Profile'",
         ),
     ],
 )

@@ -24,7 +24,7 @@ from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.healing import NODE_FAULTS
 from holdfast.watchdog.brain.ladder import decide
 from holdfast.watchdog.brain.rounds import can_grow
-from holdfast.watchdog.brain.step import Notify
+from holdfast.watchdog.brain.step import Notify, TakeProfile
 
 
 @pytest.mark.parametrize(
@@ -195,6 +195,33 @@ def test_requests_that_depend_on_the_job(
     else:
         assert outcome.state is InterventionState.REFUSED
         assert says in outcome.outcome
+
+
+def test_a_profile_is_asked_of_the_ranks_of_the_round_that_trains() -> None:
+    story = running(2, processes_per_node=2)
+    done = story.ask(InterventionAction.PROFILE, ranks=(3, 0, 3), steps=7)
+    assert done.outcome == f"ranks 0, 3 of round {story.round.number} were asked to record 7 steps"
+    assert [each for each in story.effects if isinstance(each, TakeProfile)] == [
+        TakeProfile(story.round, (0, 3), 7)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"ranks": (4,)}, "profile.ranks: 4 is not accepted; give ranks from 0 to 3"),
+        ({}, "profile.ranks: 0 ranks are not accepted; name 1 to 8"),
+        ({"ranks": tuple(range(9))}, "profile.ranks: 9 ranks are not accepted; name 1 to 8"),
+        ({"ranks": (0,), "steps": 0}, "profile.steps: 0 is not accepted; give 1 to 100"),
+        ({"ranks": (0,), "steps": 101}, "profile.steps: 101 is not accepted; give 1 to 100"),
+    ],
+)
+def test_a_profile_that_cannot_be_is_refused(fields: dict[str, object], says: str) -> None:
+    story = running(2, processes_per_node=2)
+    assert story.ask(InterventionAction.PROFILE, **fields).outcome == says
+    assert not [each for each in story.effects if isinstance(each, TakeProfile)]
+    forming = Story(nodes_max=2).join(1)
+    assert forming.ask(InterventionAction.PROFILE, ranks=(0,)).outcome.startswith("no round runs")
 
 
 def test_requests_that_come_at_the_wrong_time_say_so() -> None:

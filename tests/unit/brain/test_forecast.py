@@ -157,6 +157,11 @@ def test_a_resize_tells_how_many_pods_come_or_go() -> None:
     assert "once it is committed: it restores the checkpoint that was just committed" in fewer.effects
 
 
+def test_a_profile_says_who_is_slower_meanwhile() -> None:
+    told = foretold(running(2), ACTION.PROFILE, ranks=(1,), steps=3)
+    assert told.effects == ("3 steps of rank 1 are recorded, and take longer meanwhile",)
+
+
 def test_a_job_that_saved_nothing_begins_again() -> None:
     told = foretold(running(2), ACTION.RESTART)
     assert any("restores" in each or "from the beginning" in each for each in told.effects)

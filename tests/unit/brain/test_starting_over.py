@@ -48,6 +48,17 @@ def test_a_plain_restart_looks_again_and_a_fresh_one_starts_over() -> None:
     assert story.round.restore.uri == "/ckpt"
 
 
+def test_how_far_the_script_means_to_go_is_what_it_said_last() -> None:
+    story = running(2)
+    story.die(1).wait(15)
+    story.tell(RestoreReported(story.round.number, 40, until=400))
+    assert story.state.until_step == 400
+    story.die(1).wait(15)
+    assert story.state.until_step == 400, "a fault changes no plan"
+    story.tell(RestoreReported(story.round.number, 40))
+    assert story.state.until_step is None
+
+
 def test_what_starts_over_does_so_until_it_has_saved() -> None:
     story = running(2, commit=40).stored(20, 40)
     assert fresh(story)[0] is InterventionState.DONE

@@ -527,7 +527,7 @@ def test_definitions_are_kept_unless_told_otherwise() -> None:
 def test_a_recent_server_is_given_the_rules_across_fields() -> None:
     definition = one(rendered(), "CustomResourceDefinition", "interventions.holdfast.dev")
     spec = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    assert len(spec["x-kubernetes-validations"]) == 7
+    assert len(spec["x-kubernetes-validations"]) == 8
 
 
 def test_the_notes_warn_of_what_would_surprise() -> None:

@@ -50,6 +50,7 @@ def test_a_status_is_one_line_per_fact_and_says_what_is_wrong_or_unknown() -> No
             "step_age_s": 90.0,
         },
         "a job that is only observed": {"observed": True},
+        "a script that says how far it goes": {"until_step": 400},
         "nearly every step is proved": {"step": 5000, "verified_step": 4900},
         "nothing proves the newest steps any more": {"step": 5000, "verified_step": 120},
         "a history that is not healthy": {"unhealthy_from": 90},

@@ -219,6 +219,22 @@ def test_while_no_step_is_made_no_rate_is_known_and_money_goes_on(phase: JobPhas
     assert line_of(job, JobTold(JOB, status(), flops, Hour(10.0, "USD"))).money_h == 10.0
 
 
+def test_the_time_left_is_of_the_steps_that_the_script_still_means_to_make() -> None:
+    columns = looked([sample(rank) for rank in range(4)])
+    job = heard(columns)
+    for at, step in ((1010.0, 12), (1020.0, 17)):
+        looked([sample(rank, step=step) for rank in range(4)], columns)
+        job.hear(StepsTold(JOB, 1, at, columns.columns, columns.waited))
+
+    def left_s(**said: Any) -> float | None:
+        return line_of(job, JobTold(JOB, status(step=17, **said))).left_s
+
+    assert left_s(until_step=117) == 200.0  # ten steps in twenty seconds
+    assert left_s(until_step=17) == 0.0
+    assert (left_s(until_step=None), left_s(until_step=9)) == (None, None)
+    assert left_s(until_step=117, phase=JobPhase.RECOVERING) is None
+
+
 def test_what_was_told_of_a_node_by_its_index_is_never_said_of_another() -> None:
     job = heard(looked([sample(rank) for rank in range(4)]), order=range(4))
     job.hear(NodesTold(JOB, 1, (NodeRemark(0, avoided="xid 79"),)))

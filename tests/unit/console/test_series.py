@@ -40,6 +40,27 @@ def test_of_a_clock_that_went_back_the_times_still_rise() -> None:
     assert series.columns(9)["at"] == [1.0, 1.5, 2.5]
 
 
+def test_the_pace_is_of_the_last_ten_minutes_with_its_heals() -> None:
+    series = Series()
+    for minute in range(60):
+        series.add(point(60.0 * minute, step=600.0 * minute))  # a step took 0.1 s
+    assert series.pace_s() == 0.1
+    for minute, step in ((60, 35_700.0), (65, 35_700.0), (70, 38_400.0)):  # a fault, and five minutes of waiting
+        series.add(point(60.0 * minute, step=step))
+    assert series.pace_s() == 600.0 / (38_400.0 - 35_700.0)
+
+
+def test_there_is_no_pace_where_nothing_was_gained() -> None:
+    assert Series().pace_s() is None
+    series = Series()
+    series.add(point(1.0, step=50.0))
+    assert series.pace_s() is None
+    series.add(point(2.0, step=40.0))  # gone back
+    assert series.pace_s() is None
+    series.add(point(3.0))
+    assert series.pace_s() is None
+
+
 def test_a_point_of_the_same_time_takes_the_place_of_the_one_before() -> None:
     series = Series()
     series.add(point(1.0, loss_min=3.0))

@@ -9,7 +9,7 @@ from trainer_builders import assignment
 
 from holdfast.api.control import Attached, Finished, FromWorker, RoundEnded
 from holdfast.api.errors import Unavailable
-from holdfast.api.membership import SaveWanted, Verified
+from holdfast.api.membership import LedgerTold, SaveWanted, Verified
 from holdfast.api.round import Restore
 from holdfast.trainer import RoundEnded as RoundIsOver
 from holdfast.trainer.group import RoundGroup
@@ -143,6 +143,14 @@ def test_a_wanted_save_of_another_round_is_not_heard(launcher: Launcher) -> None
     launcher.take(SaveWanted(round=2, number=8))
     launcher.take(SaveWanted(round=4, number=9))
     assert stay.saves.newest == stay.saves.answered
+
+
+def test_what_the_job_has_cost_is_kept_for_the_next_checkpoint(launcher: Launcher) -> None:
+    assert launcher.ledger is None
+    launcher.take(LedgerTold(round=3, report=b"{1}"))
+    launcher.take(LedgerTold(round=3, report=b"{2}"))
+    assert launcher.ledger == b"{2}"
+    assert Alone(assignment(round=2)).ledger is None
 
 
 def test_what_is_verified_reaches_its_round_and_no_other(launcher: Launcher) -> None:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 
-from holdfast.api import runhistory, runmanifest
+from holdfast.api import ledger, runhistory, runmanifest
 from holdfast.api.control import Assignment
 from holdfast.api.errors import Damaged
 from holdfast.api.runhistory import RunHistory, StoredHistory
@@ -59,8 +59,8 @@ class Chronicle:
                 logger.warning("what was seen of earlier steps is not known reason=%s", error)
         self._history.go_on(step or 0, stored)
 
-    def enclosures(self, step: int) -> dict[str, bytes]:
-        """The files of a checkpoint of `step`."""
+    def enclosures(self, step: int, cost: bytes | None) -> dict[str, bytes]:
+        """The files of a checkpoint of `step`. `cost` is the job's ledger as told last, None: it was not."""
         if not self._is_first_rank:
             return {}
         files = {runhistory.FILE_NAME: self._history.encode(step)}
@@ -68,4 +68,6 @@ class Chronicle:
         if manifest is not None:
             fitting = runmanifest.fitted(manifest, runmanifest.BYTES_MAX)
             files[runmanifest.FILE_NAME] = runmanifest.encode(fitting)
+        if cost is not None:
+            files[ledger.FILE_NAME] = cost
         return files

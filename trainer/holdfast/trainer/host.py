@@ -28,7 +28,7 @@ from holdfast.api.control import (
 )
 from holdfast.api.decoding import decode
 from holdfast.api.errors import Damaged, InvalidInput, Malformed, Problem, Unavailable
-from holdfast.api.membership import SaveWanted, Verified
+from holdfast.api.membership import LedgerTold, SaveWanted, Verified
 from holdfast.api.profile import ProfileTold, ProfileWanted
 from holdfast.api.rehearsal import REHEARSAL_VARIABLE, Rehearsal, read_rehearsal
 from holdfast.api.round import Endpoint, Restore, Tier
@@ -156,6 +156,8 @@ class Alone:
     methods are those of a `Launcher` that is not there.
     """
 
+    ledger: bytes | None = None
+
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
 
@@ -224,11 +226,15 @@ class Control:
 
 
 class Launcher:
-    """The launcher behind a control socket. `take` and `lose` are the side thread's, the rest anybody's."""
+    """The launcher behind a control socket. `take` and `lose` are the side thread's, the rest anybody's.
+
+    `ledger` is what the job has cost by now, as it was told last (`LedgerTold`).
+    """
 
     def __init__(self, control: Control, *, pid: int) -> None:
         self.control = control
         self.stay: Stay | None = None
+        self.ledger: bytes | None = None
         self._changed = threading.Condition()
         self._assignment: Assignment | None = None
         self._ended_round = -1
@@ -278,6 +284,8 @@ class Launcher:
                     self._wanted = message
                 case Verified():
                     self._verified = message
+                case LedgerTold():
+                    self.ledger = message.report
                 case ProfileWanted():
                     self._profile(message)
                 case FlightWanted():

@@ -299,9 +299,10 @@ class Run:
         tier: Tier = Tier.CHECKPOINT,
         healed: tuple[str, ...] = (),
         follows: tuple[Follows, ...] = (),
+        until: int | None = None,
     ) -> None:
         """This rank begins from `step` (None: afresh), out of `tier`, having passed over the damaged ones in
-        `skipped`; `healed` is what was damaged and had from elsewhere.
+        `skipped`; `healed` is what was damaged and had from elsewhere; it trains to step `until` (None: unknown).
 
         A script that restores by itself says in `follows` that it passes over `part.batches_to_skip(step)` batches
         (`Follows.BATCHES`), and that it multiplies its learning rate by `part.learning_rate_factor(...)` at each
@@ -309,9 +310,7 @@ class Run:
         """
         part = self.assignment
         self._here().goes_on_from(step)
-        self._host.say(
-            Restored(part.round, part.rank, step, skipped=skipped, tier=tier, healed=healed, follows=follows)
-        )
+        self._host.say(Restored(part.round, part.rank, step, skipped, tier, healed, follows, until))
 
     def stored(
         self,
@@ -346,10 +345,11 @@ class Run:
         return None if self._rehearsal is None else self._rehearsal.uri
 
     def enclosures(self, step: int) -> Mapping[str, bytes]:
-        """What lies in a checkpoint of `step` for comparing runs, by file name: how this run was started, and what
-        was seen of its steps. Rank 0 alone has it. Not for the training thread: it may wait some seconds, once.
+        """What lies in a checkpoint of `step` for comparing runs, by file name: how this run was started, what was
+        seen of its steps and what it has cost. Rank 0 alone has it. Not for the training thread: it may wait some
+        seconds, once.
         """
-        return self._chronicle.enclosures(step)
+        return self._chronicle.enclosures(step, self._host.ledger)
 
     def enclosed(self, step: int | None, files: Mapping[str, bytes]) -> None:
         """Training goes on after `step` (None: afresh); `files` are what `enclosures` gave for the checkpoint."""

@@ -36,7 +36,7 @@ from holdfast.agent.launch.transfer import Transfer
 from holdfast.agent.memberfile import Member, own_pid_namespace, write_member
 from holdfast.api.control import Attached, FromWorker, record_file_name
 from holdfast.api.errors import Unavailable
-from holdfast.api.membership import Departing, Join, RoundWord, SaveWanted, Verified, Warmed, WorkerExited
+from holdfast.api.membership import Departing, Join, RoundWord, SaveWanted, Warmed, WorkerExited
 from holdfast.api.profile import ProfileTold, ProfileWanted
 from holdfast.api.round import Closed, Shown
 from holdfast.api.selftest import TestWanted
@@ -206,6 +206,7 @@ class Launcher:
             transfer_port=self._transfer.port,
             tells_stacks=True,
             takes_profiles=True,
+            takes_ledgers=True,
         )
 
     # What arrives.
@@ -226,7 +227,7 @@ class Launcher:
             return
         if isinstance(desired, SaveWanted):
             log.info("one more checkpoint wanted round=%d number=%d", desired.round, desired.number)
-        if isinstance(desired, SaveWanted | Verified):
+        if isinstance(desired, RoundWord):
             self._do(self._set.pass_on(desired))
             return
         if self._taking is not None:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from holdfast.api import runhistory, runmanifest
+from holdfast.api import ledger, runhistory, runmanifest
 from holdfast.api.checkpoint import StoredCheckpoint
 from holdfast.api.errors import Damaged
 from holdfast.checkpoint.commit.discovery import read_manifest
@@ -14,8 +14,15 @@ from holdfast.checkpoint.restore.restore import Position
 
 _LOG = logging.getLogger(__name__)
 
-BYTES_MAX = {runmanifest.FILE_NAME: runmanifest.BYTES_MAX, runhistory.FILE_NAME: runhistory.BYTES_MAX}
+BYTES_MAX = {
+    runmanifest.FILE_NAME: runmanifest.BYTES_MAX,
+    runhistory.FILE_NAME: runhistory.BYTES_MAX,
+    ledger.FILE_NAME: ledger.BYTES_MAX,
+}
 """How large the files are at the most, by name."""
+
+GOES_ON = (runmanifest.FILE_NAME, runhistory.FILE_NAME)
+"""What a run goes on from. What it has cost is the watchdog's to know."""
 
 
 def read_enclosure(files: Files, name: str, manifest: Manifest, file: str) -> bytes | None:
@@ -37,7 +44,7 @@ def read_enclosed(files: Files, line: Sequence[StoredCheckpoint], position: Posi
     step, found = position.step, dict[str, bytes]()
     there = [each for each in line if step is not None and each.step <= step and each.name not in position.damaged]
     for checkpoint in there[:1]:
-        for file in BYTES_MAX:
+        for file in GOES_ON:
             try:
                 manifest = read_manifest(files, checkpoint.name)
                 if (document := read_enclosure(files, checkpoint.name, manifest, file)) is not None:

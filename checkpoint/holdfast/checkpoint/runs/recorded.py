@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast.api import runhistory, runmanifest
+from holdfast.api import ledger, runhistory, runmanifest
 from holdfast.api.errors import Damaged, InvalidInput, Problem
 from holdfast.api.runhistory import StoredHistory
 from holdfast.api.runmanifest import RunManifest
@@ -50,6 +50,14 @@ class RecordedRun:
             if document is not None:
                 return runhistory.decode(document)
         return StoredHistory()
+
+    @property
+    def cost(self) -> bytes | None:
+        """What the run had cost, as its newest checkpoint that tells has it (`api.ledger.LedgerReport` in JSON).
+        Raises Damaged.
+        """
+        told = (read_enclosure(self.storage, each.name, each.manifest, ledger.FILE_NAME) for each in self.line)
+        return next((document for document in told if document is not None), None)
 
     def copy(self, step: int, target: Path) -> None:
         """Copy the checkpoint of `step` into the directory `target`. Raises OSError, and Damaged when a file is

@@ -1,6 +1,6 @@
 """The interventions: what an on-call engineer asks a job for. Each is recorded with its reason."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -65,19 +65,9 @@ def _intervention(
         def asked(
             *, target: Target, reason: str, dry_run: str, timeout: float, no_wait: bool, **given: Any
         ) -> ExitCode:
-            from holdfast.api.interventionspec import read_intervention
-            from holdfast.api.metadata import API_VERSION
-
             site = open_site(target)
             source = site.source()
-            namespace, _, job = source.job.partition("/")
-            document = {
-                "apiVersion": API_VERSION,
-                "kind": "Intervention",
-                "metadata": {"generateName": f"{action.lower()}-", "namespace": namespace},
-                "spec": {"job": job, "action": action.value, "reason": reason, **words_of(**given)},
-            }
-            read_intervention(document)
+            document = intervention(source.job, action, reason, words_of(**given))
             if dry_run != DryRun.NONE:
                 return _show(site, source, document, DryRun(dry_run))
             timeout_s = 0.0 if no_wait else timeout
@@ -173,6 +163,22 @@ def resize(nodes: int) -> dict[str, Any]:
 def skip_batches(batches: int) -> dict[str, Any]:
     """Restore the newest checkpoint and pass over BATCHES batches from there."""
     return {"skipBatches": batches}
+
+
+def intervention(job: str, action: InterventionAction, reason: str, words: Mapping[str, Any]) -> "Document":
+    """The object that asks a job for `action`. Raises InvalidSpec naming every problem."""
+    from holdfast.api.interventionspec import read_intervention
+    from holdfast.api.metadata import API_VERSION
+
+    namespace, _, name = job.partition("/")
+    document = {
+        "apiVersion": API_VERSION,
+        "kind": "Intervention",
+        "metadata": {"generateName": f"{action.lower()}-", "namespace": namespace},
+        "spec": {"job": name, "action": action.value, "reason": reason, **words},
+    }
+    read_intervention(document)
+    return document
 
 
 def conclude(answer: "Answer", timeout_s: float) -> ExitCode:

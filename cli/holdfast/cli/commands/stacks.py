@@ -5,8 +5,11 @@ from typing import Final
 
 import click
 
-from holdfast.api.profile import RANKS_MAX, STEPS_MAX, ProfileStatus
+from holdfast.api.errors import InvalidInput, Problem
+from holdfast.api.intervention import InterventionAction, InterventionState
+from holdfast.api.profile import RANKS_MAX, STEPS, STEPS_MAX, ProfileStatus
 from holdfast.api.stacks import Standstill
+from holdfast.cli.commands.intervene import conclude, intervention
 from holdfast.cli.output import ExitCode, Format, emit, format_option
 from holdfast.cli.site import open_site
 from holdfast.cli.target import JobWord, Target, target_options
@@ -42,30 +45,41 @@ def flight(target: Target, form: Format) -> ExitCode:
 @click.command()
 @click.option("--ranks", default="0", show_default=True, metavar="N,...", help=f"{RANKS_MAX} at most.")
 @click.option(
-    "--steps", type=click.IntRange(1, STEPS_MAX), default=5, show_default=True, help="How many to record."
+    "--steps", type=click.IntRange(1, STEPS_MAX), default=STEPS, show_default=True, help="How many to record."
 )
 @click.option(
     "--within", type=click.IntRange(min=1), default=300, show_default=True, help="Seconds to wait for it."
 )
+@click.option("--reason", default="asked for on the command line", show_default=True, help="Why; recorded.")
 @target_options(JobWord.ARGUMENT)
 @format_option
-def profile(ranks: str, steps: int, within: int, target: Target, form: Format) -> ExitCode:
+def profile(ranks: str, steps: int, within: int, reason: str, target: Target, form: Format) -> ExitCode:
     """Record the next steps of some ranks of JOB: a trace for ui.perfetto.dev, and its collectives in lines.
 
     The traces lie on the ranks' nodes, below their working directory. Ranks are slower while they record; JOB has
-    to use holdfast.trainer. It needs the role operate, which the API server's proxy does not give: on a cluster
-    forward the watchdog's port and use --watchdog with a token of that role.
+    to use holdfast.trainer. It is an intervention: whoever may ask for others may ask for it.
     """
-    source = open_site(target).source()
+    site, until = open_site(target), time.monotonic() + within
+    source = site.source()
+    wanted = {"ranks": _numbers(ranks), "steps": steps}
+    asked = site.hand_in(intervention(source.job, InterventionAction.PROFILE, reason, {"profile": wanted}), within)
+    if asked.state is not InterventionState.DONE:
+        return conclude(asked, within)
     client = source.client()
-    asked, until = client.profile(ranks, steps), time.monotonic() + within
-    found = client.profiled()
-    while found.number == asked.number and not found.over and time.monotonic() < until:
+    found = before = client.profiled()
+    while found.number == before.number and not found.over and time.monotonic() < until:
         time.sleep(LOOK_S)
         found = client.profiled()
     emit(form, found, table=profile_text, names=[f"job/{source.job}"])
     got = {each.rank for each in found.told if not each.problem}
     return ExitCode.OK if got == set(found.ranks) else ExitCode.FAILED
+
+
+def _numbers(ranks: str) -> list[int]:
+    try:
+        return [int(each) for each in ranks.split(",")]
+    except ValueError:
+        raise InvalidInput(Problem("--ranks", ranks, "give ranks with commas between, such as 0,7")) from None
 
 
 def profile_text(found: ProfileStatus) -> str:

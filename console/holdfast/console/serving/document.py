@@ -9,7 +9,7 @@ import numpy as np
 
 from holdfast.api.feed import GPU_HEALTHS, JobTold
 from holdfast.api.incident import Incident
-from holdfast.api.status import JobPhase
+from holdfast.api.status import JobPhase, JobStatus
 from holdfast.console.feed import Feed
 from holdfast.console.heard import PHASES, JobHeard
 
@@ -64,14 +64,24 @@ def line_of(job: JobHeard, told: JobTold) -> Line:
     return Line(
         phase=status.phase.value,
         step=status.step,
-        target_steps=None,
+        target_steps=status.until_step,
         tokens_s=_known(point.tokens_s) if point is not None and trains else None,
         mfu=_known(point.mfu) if point is not None and trains else None,
         ettr=status.ettr,
-        left_s=None,
+        left_s=_left_s(job, status) if trains else None,
         money_h=hour.amount if hour is not None else None,
         currency=hour.currency if hour is not None else None,
     )
+
+
+def _left_s(job: JobHeard, status: JobStatus) -> float | None:
+    """How long the steps that are left take at the pace of late; None where a script does not say how many, or has
+    gone beyond what it said.
+    """
+    pace_s, step, until = job.series.pace_s(), status.step, status.until_step
+    if pace_s is None or step is None or until is None or step > until:
+        return None
+    return (until - step) * pace_s
 
 
 def summary_of(name: str, told: JobTold) -> dict[str, Any]:

@@ -41,7 +41,8 @@ class Jobs(Shape):
 class JobLine(Shape):
     """The job in one line. `mfu` and `ettr` are ratios, `money_h` is money an hour in `currency`.
 
-    `target_steps` and `left_s` are null: no job says yet how many steps it is to make.
+    `target_steps` is the last step that the script means to make, null where it does not say. `left_s` is how
+    long that takes at the pace of the last ten minutes, heals included.
     """
 
     phase: str = Field(examples=["Running"])

@@ -8,6 +8,7 @@ tracker then tells how far it has them, and of notes saying them again changes n
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -71,8 +72,8 @@ class CursorFile:
 
 class Courier:
     """`name` is what the tracker is called in logs, and names its cursor. It stops when `stop` is set, and once
-    everything is out when `rest` is. `refused` is why the tracker never takes anything, `waiting` why it does not
-    now.
+    everything is out when `rest` is. `refused` is why the tracker takes nothing from this process,
+    since `refused_at` (monotonic, seconds); `waiting` why it does not now.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Courier:
         self._lost_told = 0
         self._at = 0.0
         self.refused: str | None = None
+        self.refused_at = 0.0
         self.waiting = ""
 
     def run(self) -> None:
@@ -118,7 +120,7 @@ class Courier:
             self._give_up(f"it failed: {error}")
 
     def _give_up(self, reason: str) -> None:
-        self.refused = reason
+        self.refused, self.refused_at = reason, time.monotonic()
         logger.error("a tracker is given up tracker=%s reason=%s", self._name, reason)
 
     def _turn(self) -> bool:

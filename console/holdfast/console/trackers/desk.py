@@ -7,6 +7,7 @@ has brought out the end of the job is not, unless the job goes on.
 import asyncio
 import hashlib
 import logging
+import shutil
 import sys
 import time
 import uuid
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 STOP_S: Final = REST_S + 10.0
 RESTART_FIRST_S: Final = 1.0
 RESTART_MOST_S: Final = 300.0
+KEPT_S: Final = 30 * 86400.0
+"""How long a spool outlives its job where a tracker took none of it."""
 
 Said = JobTold | PlacesTold | StepsTold | IncidentTold
 
@@ -51,6 +54,14 @@ def run_key(folder: Path, job: str, uid: str) -> str:
         folder.mkdir(parents=True, exist_ok=True)
         file.write_text(uuid.uuid4().hex[:20])
     return file.read_text().strip()
+
+
+def sweep(root: Path, now: float) -> None:
+    """Remove the spools that nothing was written to for KEPT_S before `now` (wall clock): their jobs are gone."""
+    for folder in {path.parent for path in root.glob("*/*.spool")}:
+        if now - max(path.stat().st_mtime for path in folder.glob("*.spool")) > KEPT_S:
+            logger.warning("a spool is removed, its job is gone and no tracker took it folder=%s", folder)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class Desk:
@@ -78,6 +89,7 @@ class Desk:
         self._backoff = Backoff(RESTART_FIRST_S, RESTART_MOST_S)
         self._start_at = 0.0
         self._rests = False
+        self._is_out = False  # everything, of every tracker that takes anything, when the publisher ended
         self._done = False  # the end of the job is out, or waits for a tracker that is away
         self._trouble = ""
 
@@ -136,6 +148,7 @@ class Desk:
         """Keep the publisher running; let it rest once the end of the job is on the spool."""
         if self._process is not None and self._process.returncode is not None:
             code, self._process = self._process.returncode, None
+            self._is_out = code == 0
             if self._rests:
                 self._done = True
             else:
@@ -183,6 +196,15 @@ class Desk:
         except TimeoutError:
             process.kill()
             await process.wait()
+        self._is_out = process.returncode == 0
+
+    async def retire(self) -> None:
+        """The job is gone for good: end the publisher, and forget what it has brought out. What it has not stays
+        where it is, KEPT_S at most.
+        """
+        await self.stop()
+        if self._is_out:
+            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
     def _say_once(self, trouble: str) -> None:
         if trouble != self._trouble:

@@ -34,8 +34,9 @@ from holdfast.api.feed import (
     Told,
 )
 from holdfast.console.trackers.credentials import Credentials, NamespaceSecrets, OwnEnvironment
-from holdfast.console.trackers.desk import Desk, Said
+from holdfast.console.trackers.desk import Desk, Said, sweep
 from holdfast.console.trackers.settings import TrackerSettings, parse_settings
+from holdfast.console.trackers.webhook import wall_clock
 from holdfast.wire.http import WatchdogHttp
 from holdfast.wire.line import Line, Manner
 
@@ -131,10 +132,7 @@ class Trackers:
                 if following.done():
                     following.result()
                 began = time.monotonic()
-                for job in list(self._newest):
-                    await self._turn(job)
-                for job in self._desks.keys() - self._newest.keys():
-                    self._give_up(job)
+                await self._look()
                 if self._settings.job is not None and self._is_done(self._settings.job):
                     return
                 await asyncio.sleep(max(0.05, began + TURN_S - time.monotonic()))
@@ -146,6 +144,13 @@ class Trackers:
             await asyncio.gather(*(desk.stop() for desk in self._desks.values()), *self._ending.values())
             await self._http.close()
             await self._credentials.close()
+
+    async def _look(self) -> None:
+        """A turn for each job; the desks of those that are gone retire."""
+        for job in list(self._newest):
+            await self._turn(job)
+        for job in self._desks.keys() - self._newest.keys():
+            self._ending[job] = asyncio.create_task(self._desks.pop(job).retire())
 
     async def _last_look(self, job: str, desk: Desk) -> None:
         """What was said since the last turn goes onto the spool."""
@@ -228,6 +233,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return 0
         settings.watchdog.credential.read()
         settings.folder.mkdir(parents=True, exist_ok=True)
+        if settings.job is None:
+            sweep(settings.folder, wall_clock())
         asyncio.run(serve(settings))
     except InvalidInput as error:
         print(f"holdfast trackers: {error}", file=sys.stderr)  # noqa: T201 - a user's mistake is answered

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -29,6 +30,9 @@ from holdfast.console.trackers.webhook import Webhook, wall_clock
 logger = logging.getLogger(__name__)
 
 REST_S: Final = 20.0
+LOOK_S: Final = 1.0
+TRIED_AGAIN_S: Final = 600.0
+"""How long a tracker that refused is left alone. Credentials may have been put right since."""
 """Long enough for what arrived last. A tracker that is away keeps nobody waiting: the rest is for later."""
 WANDB_API: Final = "https://api.wandb.ai"
 TRACKING_URI: Final = "MLFLOW_TRACKING_URI"
@@ -108,7 +112,9 @@ def publish(task: Task, *, stop: threading.Event, rest: threading.Event) -> bool
     threads = [threading.Thread(target=courier.run, daemon=True) for courier in couriers]
     for thread in threads:
         thread.start()
-    rest.wait()
+    while not rest.wait(LOOK_S):
+        if any(each.refused and time.monotonic() - each.refused_at > TRIED_AGAIN_S for each in couriers):
+            rest.set()  # the next process has today's credentials
     timer = threading.Timer(REST_S, stop.set)
     timer.daemon = True
     timer.start()

@@ -29,6 +29,7 @@ from holdfast.watchdog.brain.step import (
     Save,
     Show,
     Step,
+    TakeProfile,
     turn,
 )
 from holdfast.watchdog.wording import in_words, ranks_in_words
@@ -81,6 +82,8 @@ def _told(before: JobState, step: Step, *, saved: int | None) -> Iterator[str]:
                 yield f"round {wanted.round} is asked for one more checkpoint, which is waited for first"
             case Examine(member=member, wanted=test):
                 yield f"member {member} runs the {test.level.value} self-test of its devices, {takes(test.level)}"
+            case TakeProfile(ranks=ranks, steps=steps):
+                yield f"{steps} steps of {ranks_in_words(ranks)} are recorded, and take longer meanwhile"
             case IncidentClosed(incident=incident):
                 yield f"incident {incident.id} is closed as {incident.state.value}"
             case Notify(text=text):

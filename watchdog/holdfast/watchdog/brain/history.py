@@ -147,6 +147,7 @@ def restored(state: JobState, event: Event, now: float) -> Step:
         storage_restores=state.storage_restores + needed,
         learning_rate_cuts=cuts_from(state.learning_rate_cuts, step),
         follows=(Follows.RESTORE, *event.follows),
+        until_step=event.until,
     )
     says = f"round {event.round} begins after step {step}"
     if event.tier is Tier.MEMORY:

@@ -14,6 +14,7 @@ from holdfast.api.intervention import (
 from holdfast.api.learningrate import LearningRateCut
 from holdfast.api.plan import NodeOrder, Plan
 from holdfast.api.policy import Policy
+from holdfast.api.profile import RANKS_MAX, STEPS, STEPS_MAX
 from holdfast.api.round import Entry, Idle, Restore, Tier
 from holdfast.api.selftest import TestLevel
 from holdfast.api.status import JobPhase
@@ -26,7 +27,8 @@ from holdfast.watchdog.brain.rounds import next_number, owe
 from holdfast.watchdog.brain.saves import answered, ask_for_checkpoint, can_save, cannot_save, conclude, in_force
 from holdfast.watchdog.brain.selftests import ask, others_suffice, takes
 from holdfast.watchdog.brain.state import JobState, Recovery, Rewind
-from holdfast.watchdog.brain.step import Answered, Pardon, Reason, Show, Step, changed, ignore
+from holdfast.watchdog.brain.step import Answered, Pardon, Reason, Show, Step, TakeProfile, changed, ignore
+from holdfast.watchdog.wording import ranks_in_words
 
 AFTER_FAILURE = (InterventionAction.RETURN, InterventionAction.RESUME, InterventionAction.RESTART)
 
@@ -312,6 +314,22 @@ def _gives_way(state: JobState) -> str:
     return f"once a checkpoint is committed; {cost}" if can_save(state) else f"now, without a checkpoint; {cost}"
 
 
+def _profile(state: JobState, request: InterventionRequest, now: float) -> Step:
+    """Answered at once; what comes of it is told by the ranks."""
+    round_ = state.round
+    if round_ is None or not in_force(state):
+        raise Refusal("no round runs, so there is nothing to profile")
+    ranks, steps = tuple(sorted(set(request.ranks))), STEPS if request.steps is None else request.steps
+    if not 1 <= len(ranks) <= RANKS_MAX:
+        raise Refusal(f"profile.ranks: {len(ranks)} ranks are not accepted; name 1 to {RANKS_MAX}")
+    if ranks[-1] >= round_.world_size:
+        raise Refusal(f"profile.ranks: {ranks[-1]} is not accepted; give ranks from 0 to {round_.world_size - 1}")
+    if not 1 <= steps <= STEPS_MAX:
+        raise Refusal(f"profile.steps: {steps} is not accepted; give 1 to {STEPS_MAX}")
+    says = f"{ranks_in_words(ranks)} of round {round_.number} were asked to record {steps} steps"
+    return _answer(state, request, says).prefixed((TakeProfile(round_, ranks, steps),))
+
+
 DOERS: Mapping[InterventionAction, Callable[[JobState, InterventionRequest, float], Step]] = {
     InterventionAction.CHECKPOINT: _checkpoint,
     InterventionAction.EVICT: _evict,
@@ -320,6 +338,7 @@ DOERS: Mapping[InterventionAction, Callable[[JobState, InterventionRequest, floa
     InterventionAction.RESTART: _restart,
     InterventionAction.RESUME: _resume,
     InterventionAction.RETURN: _return,
+    InterventionAction.PROFILE: _profile,
     InterventionAction.REWIND: _go_back,
     InterventionAction.SKIP_BATCHES: _go_back,
     InterventionAction.TEST: _test,

@@ -273,7 +273,8 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     training. `described` is the digest of how rank 0 said it was started, last. `departed` are nodes that went
     from the cluster while they were avoided: a machine of that name may come back. `learning_rate_cuts` are those
     made in the history that goes on, oldest first. `follows` is what the script does of a restore directive (None:
-    Unknown). `slow` are ranks that were found slow, `slowed_rank_s` what that cost, in seconds of one rank.
+    Unknown), `until_step` the last step it means to make (None: it does not say). `slow` are ranks that were found
+    slow, `slowed_rank_s` what that cost, in seconds of one rank.
     """
 
     job: str
@@ -343,6 +344,7 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     departed: tuple[str, ...] = ()
     learning_rate_cuts: tuple[LearningRateCut, ...] = ()
     follows: tuple[Follows, ...] | None = None
+    until_step: int | None = None
     slow: tuple[SlowRanks, ...] = ()  # oldest first, bounded
     slowed_rank_s: float = 0.0
 

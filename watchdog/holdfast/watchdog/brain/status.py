@@ -73,6 +73,7 @@ def status_of(state: JobState, progress: Seen | None, now: float) -> JobStatus:
         ettr=ettr_of(state, phase, now),
         verified_step=state.verified_step,
         verified_by=state.verified_by,
+        until_step=state.until_step,
         cadence=cadence_of(state),
         ended_at=state.ended_at,
         unhealthy_from=state.unhealthy_from,

@@ -69,6 +69,14 @@ class TakeStacks(msgspec.Struct, frozen=True, tag=True):
     member: str | None = None
 
 
+class TakeProfile(msgspec.Struct, frozen=True, tag=True):
+    """Ask these ranks of `round` to record their next steps."""
+
+    round: Round
+    ranks: tuple[int, ...]
+    steps: int
+
+
 class IncidentOpened(msgspec.Struct, frozen=True, tag=True):
     incident: Incident
 
@@ -103,7 +111,18 @@ class Answered(msgspec.Struct, frozen=True, tag=True):
 
 IncidentEffect = IncidentOpened | IncidentUpdated | IncidentClosed
 Effect = (
-    Show | Publish | Save | Vouch | Examine | Dismiss | TakeStacks | IncidentEffect | Notify | Pardon | Answered
+    Show
+    | Publish
+    | Save
+    | Vouch
+    | Examine
+    | Dismiss
+    | TakeStacks
+    | TakeProfile
+    | IncidentEffect
+    | Notify
+    | Pardon
+    | Answered
 )
 
 

@@ -239,7 +239,6 @@ ROUTES = (
     Route("GET", f"{JOB}/nodes", jobs.nodes, GET_JOB),
     Route("GET", f"{JOB}/stacks", jobs.stacks, GET_JOB),
     Route("GET", f"{JOB}/profile", jobs.profiled, GET_JOB),
-    Route("POST", f"{JOB}/profile", jobs.profile, Role.OPERATE),
     Route("GET", f"{JOB}/journal", jobs.journal, GET_JOB),
     Route("GET", f"{JOB}/bulletin", bulletins.bulletin, GET_JOB),
     Route("GET", f"{JOB}/logs", jobs.logs, GET_LOG),

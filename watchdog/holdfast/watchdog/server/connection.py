@@ -14,8 +14,11 @@ from typing import TypeVar
 import msgspec
 from aiohttp import ClientConnectionResetError, WSCloseCode, WSMsgType, web
 
+from holdfast.api import ledger
 from holdfast.api.decoding import decode
 from holdfast.api.errors import HoldfastError, Malformed
+from holdfast.api.ledger import LedgerReport
+from holdfast.api.membership import LedgerTold
 from holdfast.watchdog.metrics.counts import Count, Tally
 from holdfast.watchdog.server.websocket import Broken, Message, Socket
 
@@ -34,6 +37,7 @@ class Slot(Enum):
     REPORT = "report"
     SAVE = "save"
     VERIFIED = "verified"
+    LEDGER = "ledger"
     TEST = "test"
     STACKS = "stacks"
     PROFILE = "profile"
@@ -110,7 +114,13 @@ class LauncherConnection(Connection):
     boot: str
     tells_stacks: bool = False
     takes_profiles: bool = False
+    takes_ledgers: bool = False
     left: bool = False
+
+    def show_ledger(self, round: int, report: LedgerReport) -> None:
+        """For the checkpoints of who has rank 0. One that is too large for a frame stays in the store alone."""
+        if self.takes_ledgers and len(document := msgspec.json.encode(report)) <= ledger.BYTES_MAX:
+            self.show(Slot.LEDGER, LedgerTold(round, document))
 
 
 @dataclass(eq=False, kw_only=True)

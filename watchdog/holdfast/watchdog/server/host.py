@@ -36,6 +36,7 @@ from holdfast.watchdog.brain.step import (
     Publish,
     Save,
     Show,
+    TakeProfile,
     TakeStacks,
     Vouch,
 )
@@ -325,6 +326,8 @@ class JobHost:
                             dismissed.outbox.finish(lost)
                 case TakeStacks():
                     self._take_stacks(effect)
+                case TakeProfile(round=round_, ranks=ranks, steps=steps):
+                    self.profiles.take(self.launchers, round_, ranks, steps)
                 case Examine(member=member, wanted=asked):
                     self._tell(member, Slot.TEST, asked)
                 case Answered(outcome=outcome):

@@ -205,20 +205,6 @@ def whole(request: web.Request, name: str, default: int) -> int:
     return number
 
 
-async def profile(request: web.Request) -> web.Response:
-    """Profile the ranks in the query's `ranks` over `steps` steps. `profiled` tells what comes of it."""
-    host = hosted(request)
-    try:
-        ranks = [int(each) for each in request.query.get("ranks", "0").split(",")]
-    except ValueError:
-        given = request.query.get("ranks", "")[:64]
-        raise InvalidInput(Problem("ranks", given, "give ranks with commas between, such as 0,7")) from None
-    state, steps = host.job.state, whole(request, "steps", 5)
-    asked = host.profiles.ask(host.launchers, state.round, ranks, steps, host.clock.now())
-    logger.info("profile asked job=%s by=%s ranks=%s steps=%d", host.job.name, request[CALLER].name, ranks, steps)
-    return answer(asked, status=202)
-
-
 async def profiled(request: web.Request) -> web.Response:
     """The newest profile that was asked for."""
     host = hosted(request)

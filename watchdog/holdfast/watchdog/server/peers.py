@@ -87,6 +87,7 @@ async def _talk_to_launcher(request: web.Request, socket: Socket, outbox: Outbox
         boot=join.boot,
         tells_stacks=join.tells_stacks,
         takes_profiles=join.takes_profiles,
+        takes_ledgers=join.takes_ledgers,
     )
     older = host.launchers.get(launcher.member)
     host.launchers[launcher.member] = launcher
@@ -197,6 +198,7 @@ def heed(host: JobHost, launcher: LauncherConnection, message: membership.FromLa
             host.record(event.MemberDeparting(member, message.reason, message.within_s))
         case membership.CheckpointCommitted():
             _committed(host, message)
+            launcher.show_ledger(message.round, host.ledger())
         case membership.CheckpointsStored():
             _stored(host, message)
         case membership.RunDescribed():
@@ -204,7 +206,7 @@ def heed(host: JobHost, launcher: LauncherConnection, message: membership.FromLa
         case membership.Restored():
             if state.restored_step is None:
                 restored = (message.step, message.skipped, message.tier, message.healed, message.follows)
-                host.record(event.RestoreReported(message.round, *restored))
+                host.record(event.RestoreReported(message.round, *restored, message.until))
             else:
                 # Said again after a reconnect. Taken as news it would set the job back to where the round began.
                 host.tally.add(Count.DUPLICATE_MESSAGES)
