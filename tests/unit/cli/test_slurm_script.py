@@ -123,7 +123,7 @@ def test_a_node_is_reached_by_a_step_of_its_own(tmp_path: Path) -> None:
 
 def test_outside_of_an_allocation_nothing_runs_there() -> None:
     assert allocation_from({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]"}) == ("7", "n[1-3]")
-    with pytest.raises(InvalidInput, match="--here: .*sbatch or salloc"):
+    with pytest.raises(InvalidInput, match=r"--here: .*sbatch or salloc"):
         allocation_from({})
 
 
