@@ -1,4 +1,4 @@
-"""An ssh server on this machine that stands for three: each name is an alias of it, and has a folder of its own.
+"""An ssh server on this machine that stands for three: each name is an alias of it.
 
 What runs for a name is known by its variable LC_HOLDFAST_HOST, which the client sends and the server takes.
 """
@@ -14,7 +14,7 @@ from patience import patient
 from server_process import ServerProcess, free_port
 from slurm_packages import install, program
 
-HOSTS = ("a", "b", "c")
+HOSTS = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
 SERVER = """
 Port {port}
 ListenAddress 127.0.0.1
