@@ -9,12 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from patience import patient
 from ssh_server import HOSTS, SshServer
 
 from holdfast.cli.hosts.certificate import make_certificate
 from holdfast.cli.hosts.task import HostTask
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 HOLDFAST = (sys.executable, "-m", "holdfast.cli")
 # No script of torch's: what is tried is how hosts are reached, lost and left.
 WORK = """
@@ -54,7 +56,10 @@ def test_a_lost_machine_is_healed_by_the_spare_and_nothing_is_left_anywhere(tmp_
             server.command,
         )
         holder = subprocess.Popen(
-            (*command, "--address", "127.0.0.1", "--state-dir", str(tmp_path / "state")),
+            (
+                *(*command, "--address", "127.0.0.1", "--python", sys.executable, "--fresh"),
+                *("--state-dir", str(tmp_path / "state")),
+            ),
             stderr=said,
             env={**os.environ, "TMPDIR": str(tmp_path)},
         )
@@ -66,14 +71,45 @@ def test_a_lost_machine_is_healed_by_the_spare_and_nothing_is_left_anywhere(tmp_
             wait_until(f"two ranks: {said.name}", lambda: has_said("2 ranks; first round"))
             lost = next(host for host in HOSTS if has_ranks(server, host))
             server.lose(lost)
-            wait_until("the spare has its ranks", lambda: has_said(f"node {lost} is gone"))
-            wait_until("it is over", lambda: has_said("inc-0001: workers run again"))
+            wait_until("the loss is known", lambda: has_said(f"node {lost} is gone"))
+            others = [host for host in HOSTS if host != lost]
+            wait_until("the spare has its ranks", lambda: all(has_ranks(server, host) for host in others))
             (tmp_path / "done").touch()
             assert holder.wait(patient(60.0)) == 0, Path(said.name).read_text()
         finally:
             holder.kill()
             holder.wait()
         wait_until("no process is left", lambda: not any(server.processes(host) for host in HOSTS))
+
+
+def test_the_task_for_skypilot_runs_the_job_and_ends_on_every_machine(tmp_path: Path) -> None:
+    """Its own script, in the variables that SkyPilot sets, with three addresses of this machine."""
+    (tmp_path / "work.sh").write_text(WORK)
+    (tmp_path / "done").touch()
+    (tmp_path / "job.yaml").write_text(JOB)
+    task = yaml.safe_load((EXAMPLES / "skypilot" / "task.yaml").read_text())
+    assert task["num_nodes"] == len(HOSTS)
+    with SshServer(tmp_path) as server:
+        variables = {
+            **os.environ,
+            "JOB": str(tmp_path / "job.yaml"),
+            "SSH": server.command,
+            "HOLDFAST": " ".join(HOLDFAST),
+            "STATE": str(tmp_path / "state"),
+            "TMPDIR": str(tmp_path),
+            "SKYPILOT_TASK_ID": tmp_path.name,
+            "SKYPILOT_NODE_IPS": "\n".join(HOSTS),
+        }
+        ranks = [
+            subprocess.Popen(("bash", "-c", task["run"]), env={**variables, "SKYPILOT_NODE_RANK": str(rank)})
+            for rank in range(len(HOSTS))
+        ]
+        try:
+            assert [each.wait(patient(60.0)) for each in ranks] == [0, 0, 0]
+        finally:
+            for each in ranks:
+                each.kill()
+            Path(f"/tmp/holdfast-over-{tmp_path.name}").unlink(missing_ok=True)
 
 
 def has_ranks(server: SshServer, host: str) -> bool:
@@ -107,6 +143,8 @@ def test_a_host_that_hears_nobody_any_more_ends_what_runs_there(tmp_path: Path, 
     wait_until("its agent runs", lambda: bool(list(tmp_path.glob("holdfast-a-*/agent.json"))))
     if way == "end":
         host.stdin.close()
-    assert host.wait(patient(30.0)) == (128 + signal.SIGTERM if way == "end" else 3)
+    code = host.wait(patient(30.0))
+    host.stdin.close()
+    assert code == (128 + signal.SIGTERM if way == "end" else 3)
     assert (tmp_path / "requeued").exists() == (way == "silence")
     assert not list(tmp_path.glob("holdfast-a-*"))
