@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -113,8 +114,12 @@ def test_the_task_for_skypilot_runs_the_job_and_ends_on_every_machine(tmp_path: 
 
 
 def has_ranks(server: SshServer, host: str) -> bool:
-    """Whether the work runs there."""
-    return any(b"work.sh" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in server.processes(host))
+    """Whether the work itself runs there, and not only a launcher that knows of it."""
+    commands = []
+    for pid in server.processes(host):
+        with suppress(OSError):
+            commands.append(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
+    return any(len(words) == 3 and words[0].endswith(b"sh") and words[1] == b"work.sh" for words in commands)
 
 
 @pytest.mark.parametrize("way", ["end", "silence"])
