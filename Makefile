@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 RUN_STAMP := $(VENV)/.installed-for-a-run
 PIP_INSTALL := $(RUN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo run test check test-unit test-contract test-sim test-integration test-kubernetes test-cluster test-tenants test-judge test-browser bench shape fuzz dist docs release release-check install clean
+.PHONY: demo run test check test-unit test-contract test-sim test-integration test-kubernetes test-cluster test-tenants test-judge test-browser test-slurm bench shape fuzz dist docs release release-check install clean
 
 demo: $(RUN_STAMP)
 	$(RUN)/holdfast demo $(ARGS)
@@ -18,7 +18,7 @@ test:
 check: $(STAMP)
 	$(PYTHON) tests/layers/layers.py check
 
-test-unit test-contract test-sim test-kubernetes test-cluster test-tenants test-judge test-browser: test-%: $(STAMP)
+test-unit test-contract test-sim test-kubernetes test-cluster test-tenants test-judge test-browser test-slurm: test-%: $(STAMP)
 	$(PYTHON) tests/layers/layers.py $*
 
 test-integration: $(STAMP)

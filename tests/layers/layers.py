@@ -75,6 +75,10 @@ IMAGES = Layer(
 JUDGE = Layer("judge-install", (sys.executable, "tests/judge/judge.py"), is_background=True)
 # The browser that the page is tested in, where it is missing.
 CHROMIUM = Layer("chromium", (sys.executable, "tests/browser/chromium.py"), is_background=True)
+# Slurm and an ssh server, where they are missing.
+SLURM = Layer(
+    "slurm-install", (str(BIN / "python"), "tests/slurm/slurm_packages.py"), (INSTALL.name,), is_background=True
+)
 # A server of MLflow, in an environment of its own: a minute where it is not there yet.
 MLFLOW = Layer(
     "mlflow-install",
@@ -103,10 +107,11 @@ WHOLE = (
     pytest_layer("contract", needs=(MLFLOW.name,)),
     pytest_layer("judge", needs=(JUDGE.name,)),
     pytest_layer("browser", needs=(CHROMIUM.name,)),
+    pytest_layer("slurm", needs=(SLURM.name,)),
     FUZZ,
 )
-LAYERS = {layer.name: layer for layer in (*CHECK, BUILD, IMAGES, JUDGE, CHROMIUM, MLFLOW, *WHOLE)}
-GROUPS = {"check": CHECK, "all": (BUILD, *CHECK, IMAGES, JUDGE, CHROMIUM, MLFLOW, *WHOLE)}
+LAYERS = {layer.name: layer for layer in (*CHECK, BUILD, IMAGES, JUDGE, CHROMIUM, SLURM, MLFLOW, *WHOLE)}
+GROUPS = {"check": CHECK, "all": (BUILD, *CHECK, IMAGES, JUDGE, CHROMIUM, SLURM, MLFLOW, *WHOLE)}
 
 
 def environment() -> dict[str, str]:

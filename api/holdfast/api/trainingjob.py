@@ -283,7 +283,7 @@ class JobSpec(Section):
 
     def local_size(self) -> int:
         """Worker processes per node."""
-        return self.processes_per_node or _gpus_of(self.template) or 1
+        return self.processes_per_node or gpus_of(self.template) or 1
 
 
 class TrainingJob(Section):
@@ -307,7 +307,7 @@ class TrainingJob(Section):
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
 
-def _gpus_of(template: Mapping[str, JsonValue] | None) -> int | None:
+def gpus_of(template: Mapping[str, JsonValue] | None) -> int | None:
     """GPUs the pod's containers ask for, None when it asks for none or the template is not of that shape."""
     match template:
         case {"spec": {"containers": [*containers]}}:

@@ -94,7 +94,7 @@ class LocalSource:
         if at is None:
             root = self.directory.root
             raise Unavailable(f"no watchdog runs for {root}; the run is over, or has not begun")
-        access = Access(Address(at.host, at.port), Credential(self.directory.token()))
+        access = Access(Address(at.host, at.port), Credential(self.directory.token()), self.directory.trust())
         return WatchdogClient(DirectLine(access, token_of="this state directory"), self.job)
 
     def journal(self, after: int) -> Iterator[Journaled]:
@@ -120,7 +120,8 @@ class LocalSource:
 
     def _asked(self, ask: Callable[[WatchdogSource], Content], stored: Callable[[], Content]) -> Content:
         """What the watchdog says; of a run that is over, what its store keeps. Raises as both."""
-        if self.directory.store_file.exists() and is_over(self.directory):
+        elsewhere = self.directory.certificate_file.exists()  # its processes are not all of this machine
+        if self.directory.store_file.exists() and not elsewhere and is_over(self.directory):
             return stored()
         try:
             return ask(WatchdogSource(self.client()))

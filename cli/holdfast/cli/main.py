@@ -35,6 +35,10 @@ class Command:
 
 COMMANDS: Mapping[str, Command] = {
     "run": Command("holdfast.cli.commands.run:run", "Run a job file on this machine, healing what breaks."),
+    "slurm": Command(
+        "holdfast.cli.commands.slurm:slurm", "Submit a job file to Slurm; it heals in its allocation."
+    ),
+    "ssh": Command("holdfast.cli.commands.ssh:ssh", "Run a job file on machines that ssh reaches."),
     "demo": Command("holdfast.cli.commands.run:demo", "Train a small model, break it four ways, watch it heal."),
     "launch": Command("holdfast.agent.launch.command:launch", "The elastic launcher of one node.", "agent"),
     "status": Command("holdfast.cli.commands.job:status", "Where a job is."),
@@ -77,7 +81,7 @@ COMMANDS: Mapping[str, Command] = {
 }
 SERVICES = frozenset({"watchdog", "operator", "agent"})
 """These have log settings of their own."""
-HERE_ONLY = frozenset({"run", "demo", "launch", "compare", "bisect", "probe", "audit"}) | SERVICES
+HERE_ONLY = frozenset({"run", "slurm", "ssh", "demo", "launch", "compare", "bisect", "probe", "audit"}) | SERVICES
 """What `kubectl holdfast` leaves out: these run something on this machine, or read its files."""
 NO_FILES = 4
 """One of kubectl's directives for completions: do not fall back to file names."""

@@ -5,6 +5,8 @@ console.json    the same of the console, while one runs
 series.json     the job's figures over time, as a console has kept them
 watchdog.db     its store: journal, state, incidents; beside it watchdog.db.life, what the store has seen
 token           what every local connection authenticates with, mode 0600
+watchdog.pem    of a run on several machines: its watchdog's certificate, while it is alive; the key beside it
+drained/NODE    of a run on Slurm: why it drained that node, until Slurm gives the node again
 run.json        which job runs here
 run.lock        locked by the `holdfast run` that is alive
 nodes/NAME/     the run directory of one local node: rank records, sockets
@@ -25,6 +27,7 @@ import msgspec
 
 from holdfast.api.decoding import decode_json
 from holdfast.api.errors import Malformed, Unavailable
+from holdfast.wire.access import Trust
 
 DEFAULT_PARENT = Path(".holdfast")
 Content = TypeVar("Content")
@@ -55,6 +58,9 @@ class StateDirectory:
         self.store_file = root / "watchdog.db"
         self.token_file = root / "token"
         self.series_file = root / "series.json"
+        self.certificate_file = root / "watchdog.pem"
+        self.key_file = root / "watchdog.key"
+        self.drained = root / "drained"
         self.run_file = root / "run.json"
         self.lock_file = root / "run.lock"
         self.logs = root / "logs"
@@ -65,6 +71,11 @@ class StateDirectory:
     def node(self, name: str) -> Path:
         """The run directory of one local node."""
         return self.root / "nodes" / name
+
+    def trust(self) -> Trust:
+        """Whose certificate the watchdog shows; on one machine none, and it is spoken to plainly."""
+        file = self.certificate_file if self.certificate_file.exists() else None
+        return Trust(file, given_by=str(self.certificate_file))
 
     def listening_at(self) -> ListeningAt | None:
         """Where the watchdog last listened, None when it never did."""

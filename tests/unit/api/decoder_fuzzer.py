@@ -78,6 +78,7 @@ from holdfast.checkpoint.memory import protocol, record
 from holdfast.checkpoint.storage.journal import Head
 from holdfast.cli import figures
 from holdfast.cli.figures import kept_in, read_figures
+from holdfast.cli.hosts.task import HostTask
 from holdfast.cli.statedirectory import ListeningAt, RunningJob
 from holdfast.cli.watchdogclient import JournalPage
 from holdfast.console.runbook.written import read_check
@@ -313,6 +314,7 @@ TARGETS: Mapping[str, Target] = {
     "forecast": _written(Forecast),
     "where a watchdog listens": _written(ListeningAt, ListeningAt("127.0.0.1", 7000, 7)),
     "a run's own file": _written(RunningJob),
+    "a host's task": _written(HostTask),
     "ranks' status": _written(tuple[RankStatus, ...]),
     "line of the journal": _packed(Journaled),
     "snapshot of a job": _packed(Snapshot),

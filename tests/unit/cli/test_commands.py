@@ -41,7 +41,7 @@ def here(tmp_path: Path) -> list[str]:
 
 def test_the_names_of_the_commands_are_the_promised_ones() -> None:
     assert list(COMMANDS) == [
-        *("run", "demo", "launch", "status", "ranks", "nodes", "logs", "incidents", "why", "cost"),
+        *("run", "slurm", "ssh", "demo", "launch", "status", "ranks", "nodes", "logs", "incidents", "why", "cost"),
         *("postmortem", "rounds"),
         *("stacks", "flight", "profile", "runbook", "journal", "replay"),
         *(
@@ -67,7 +67,20 @@ def test_the_names_of_the_commands_are_the_promised_ones() -> None:
 def test_kubectl_has_the_commands_that_run_nothing_on_this_machine() -> None:
     context = click.Context(LazyGroup(), obj=Program.KUBECTL)
     left_out = set(COMMANDS) - set(LazyGroup().list_commands(context))
-    here = {"run", "demo", "launch", "compare", "bisect", "probe", "audit", "watchdog", "operator", "agent"}
+    here = {
+        "run",
+        "slurm",
+        "ssh",
+        "demo",
+        "launch",
+        "compare",
+        "bisect",
+        "probe",
+        "audit",
+        "watchdog",
+        "operator",
+        "agent",
+    }
     assert left_out == here
 
 
@@ -82,6 +95,11 @@ OPTIONS = {
         *("--nodes", "--faults", "--state-dir", "--fresh", "--listen", "--observe"),
         *("--console", "--no-console", "--replace", "--no-replace", "--replace-delay"),
     ],
+    "slurm": [
+        *("--state-dir", "--sbatch", "--script", "--here", "--save-before", "--drain-with"),
+        *("--simulate-gpus", "--kernel-log"),
+    ],
+    "ssh": ["--hosts", "--state-dir", "--fresh", "--address", "--python", "--ssh", "--simulate-gpus"],
     "demo": ["--text", "--steps", "--state-dir", "--plain", "--console", "--no-console"],
     "status": ["-A", "--all-namespaces", *READ],
     "ranks": READ,

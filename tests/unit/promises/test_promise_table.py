@@ -21,7 +21,7 @@ import yaml
 from inventory import PROMISES, ROOT
 
 TABLE = Path(__file__).parent / "table"
-FOR_REAL = ("tests/integration/", "tests/cluster/", "tests/contract/")
+FOR_REAL = ("tests/integration/", "tests/cluster/", "tests/contract/", "tests/slurm/")
 REASON_CHARACTERS_MIN = 20
 
 

@@ -27,13 +27,15 @@ class ChildProcess:
         self,
         arguments: Sequence[str],
         *,
-        log: Path,
+        log: Path | None,
         directory: Path,
         variables: Mapping[str, str] | None = None,
+        is_told: bool = False,
     ) -> None:
-        """Start it, with `variables` added to our environment. Output goes to the end of `log`. Raises OSError.
+        """Start it, with `variables` added to our environment. Raises OSError.
 
-        Must be called in the event loop.
+        Output goes to the end of `log`, without one to where ours goes. With `is_told` it has a standard input
+        that `tell` writes to, which ends with us. Must be called in the event loop.
         """
         self.log = log
         parent_pid = os.getpid()
@@ -43,18 +45,21 @@ class ChildProcess:
             if os.getppid() != parent_pid:  # it died between the fork and the call above
                 os._exit(0)
 
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as output:
+        if log is not None:
+            log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") if log is not None else contextlib.nullcontext() as output:
             self._process = subprocess.Popen(
                 arguments,
                 cwd=directory,
                 env={**os.environ, **(variables or {})},
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if is_told else subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 preexec_fn=die_with_parent,
             )
+        if self._process.stdin is not None:
+            os.set_blocking(self._process.stdin.fileno(), False)
         loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[int] = loop.create_future()
         self._descriptor = os.pidfd_open(self._process.pid)
@@ -73,6 +78,18 @@ class ChildProcess:
         if self.alive:
             self._process.send_signal(number)
 
+    def tell(self, words: bytes) -> None:
+        """Write to its standard input; nothing happens where it reads no more, or too slowly."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                os.write(self._process.stdin.fileno(), words)
+
+    def tell_no_more(self) -> None:
+        """End its standard input."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+
     async def stop(self) -> int:
         """End it: SIGTERM, and SIGKILL when that takes too long. Returns the exit code."""
         self.send(signal.SIGTERM)
@@ -81,7 +98,9 @@ class ChildProcess:
         return await asyncio.shield(self.ended)
 
     def last_line(self) -> str:
-        """The last line it wrote that is not empty."""
+        """The last line it wrote that is not empty; nothing where it has no log."""
+        if self.log is None:
+            return ""
         try:
             lines = self.log.read_text(errors="replace").splitlines()
         except OSError:
@@ -91,6 +110,7 @@ class ChildProcess:
     def _reap(self) -> None:
         asyncio.get_running_loop().remove_reader(self._descriptor)
         os.close(self._descriptor)
+        self.tell_no_more()
         self.ended.set_result(self._process.wait())
 
 

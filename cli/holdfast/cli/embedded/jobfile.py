@@ -107,8 +107,12 @@ class Prepared:
     working_directory: Path
 
 
-def prepare(job: TrainingJob, job_file: Path, nodes: int | None, checkpoints: Path) -> Prepared:
-    """Resolve a job for this machine. `checkpoints` is used when the job names no place.
+def prepare(
+    job: TrainingJob, job_file: Path, nodes: int | None, checkpoints: Path, *, takes_stores: bool = False
+) -> Prepared:
+    """Resolve a job for machines that are there. `checkpoints` is used when the job names no place.
+
+    `takes_stores`: checkpoints may go to an object store.
 
     Raises InvalidInput when the entry point is not there, InvalidSpec when `nodes` is outside the job's range or
     the job is suspended.
@@ -130,7 +134,7 @@ def prepare(job: TrainingJob, job_file: Path, nodes: int | None, checkpoints: Pa
     uri = job.spec.checkpoint.uri
     if uri is None:
         uri = str(checkpoints)
-    elif "://" in uri and not uri.startswith("file:///"):
+    elif "://" in uri and not uri.startswith("file:///") and not takes_stores:
         fix = "write file:///absolute/path or a path; other stores are not possible yet"
         raise InvalidSpec(Problem("spec.checkpoint.uri", uri, fix))
     elif "://" not in uri:

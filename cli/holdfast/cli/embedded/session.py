@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import shutil
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -58,12 +59,12 @@ async def run_session(options: RunOptions, audience: Audience) -> Picture:
     state directory cannot be written.
     """
     with run_lock(options.directory):
-        _lay_out(options)
+        lay_out(options.directory, options.prepared.job.id, options.job_file, starts_over=options.starts_over)
         watchdog = WatchdogProcess(options.directory, options.listen, audience.say)
         try:
             at = await watchdog.start()
             address = f"{at.host}:{at.port}"
-            link = WatchdogLink(address, options.directory.token(), options.prepared.job.id)
+            link = WatchdogLink(address, options.directory, options.prepared.job.id)
             try:
                 return await _run(options, address, audience, link, watchdog)
             finally:
@@ -119,7 +120,7 @@ async def _run(
     if options.faults:
         others.append(asyncio.create_task(_inject(options, injector)))
     try:
-        picture = await _first_to_end(following, others)
+        picture = await first_to_end(following, others)
         await cluster.drain(DRAIN_S)
         await publishing.finish()
         return dataclasses.replace(picture, missed=injector.missed)
@@ -144,8 +145,11 @@ async def _publish_rest(publishing: Publishing) -> None:
         await publishing.stop()
 
 
-async def _first_to_end(following: asyncio.Task[Picture], others: list[asyncio.Task[None]]) -> Picture:
-    """The last picture of the job, unless something else or a signal ends the run first."""
+async def first_to_end(following: asyncio.Task[Picture], others: Sequence[asyncio.Task[None]]) -> Picture:
+    """The last picture of the job, unless something else or a signal ends the run first.
+
+    Raises Interrupted, and what another task raised; one of `others` that ends for itself counts as interrupted.
+    """
     loop, interrupted = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, interrupted.set)
@@ -174,13 +178,15 @@ async def _inject(options: RunOptions, injector: Injector) -> None:
     await asyncio.Event().wait()
 
 
-def _lay_out(options: RunOptions) -> None:
-    directory = options.directory
+def lay_out(directory: StateDirectory, job: str, job_file: str, *, starts_over: bool) -> None:
+    """Make the directory this job's; `starts_over` removes what an earlier run made.
+
+    Raises Unavailable where it is another job's, OSError when it cannot be written.
+    """
     held = directory.running_job()
-    job = options.prepared.job.id
     if held is not None and held.job != job:
         raise Unavailable(f"{directory.root} belongs to the job {held.job}; give {job} another --state-dir")
-    if options.starts_over:
+    if starts_over:
         # What a run made goes, by name: a folder the user named may hold other things as well.
         published = (directory.trackers, directory.event_files)
         for folder in (directory.logs, directory.checkpoints, directory.root / "nodes", *published):
@@ -188,4 +194,4 @@ def _lay_out(options: RunOptions) -> None:
         for file in (*directory.root.glob("watchdog.*"), directory.series_file):
             file.unlink(missing_ok=True)
     directory.logs.mkdir(exist_ok=True)
-    directory.write_running_job(RunningJob(job, options.job_file))
+    directory.write_running_job(RunningJob(job, job_file))

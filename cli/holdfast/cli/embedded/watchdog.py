@@ -1,4 +1,4 @@
-"""The watchdog of an embedded run: its process, started again when it dies, and the run's line to it."""
+"""The watchdog of a run that has its own: its process, started again when it dies, and the run's line to it."""
 
 import asyncio
 import contextlib
@@ -49,6 +49,7 @@ class WatchdogProcess:
     """Keeps one watchdog running on one port, so that launchers and agents find it again after its death."""
 
     def __init__(self, directory: StateDirectory, listen: str, say: Callable[[str], None]) -> None:
+        """It is spoken to encrypted where the directory has a certificate for it."""
         self._directory = directory
         self._listen = listen
         self._say = say
@@ -61,7 +62,10 @@ class WatchdogProcess:
     async def start(self) -> ListeningAt:
         """Start it and wait until it listens. Raises Unavailable with its last words when it does not."""
         store, token = str(self._directory.store_file), str(self._directory.token_file)
-        files = ("--store", store, "--token-file", token)
+        files = ["--store", store, "--token-file", token]
+        if self._directory.trust().encrypts:
+            files += ["--tls-cert", str(self._directory.certificate_file)]
+            files += ["--tls-key", str(self._directory.key_file)]
         process = ChildProcess(
             (sys.executable, "-m", "holdfast.watchdog", "--listen", self._listen, *files),
             log=self._directory.logs / "watchdog.log",
@@ -107,11 +111,16 @@ class WatchdogProcess:
 
 
 class WatchdogLink:
-    """One job at the local watchdog. Reads raise Unavailable while it is away; the operator's line reconnects."""
+    """One job at the run's own watchdog. Reads raise Unavailable while it is away; the operator's line reconnects.
 
-    def __init__(self, at: str, token: str, job: str) -> None:
+    It is spoken to encrypted where the directory has a certificate of it.
+    """
+
+    def __init__(self, at: str, directory: StateDirectory, job: str) -> None:
+        """Raises Unavailable when the directory has no token."""
         self._job = job
-        self._access = Access(Address.parse(at, given_by="--listen"), Credential(token))
+        credential = Credential(directory.token())
+        self._access = Access(Address.parse(at, given_by="--listen"), credential, directory.trust())
         self._http = WatchdogHttp(self._access, ANSWER_TIMEOUT_S)
 
     async def close(self) -> None:
@@ -123,12 +132,19 @@ class WatchdogLink:
 
     async def restart(self, reason: str, *, fresh: bool = False) -> None:
         """Bring a failed job back, or have one start over. Raises InvalidInput when the watchdog refuses."""
-        action = InterventionAction.RESTART
-        request = InterventionRequest(uuid.uuid4().hex, self._job, action, reason, fresh=fresh)
+        restart = InterventionAction.RESTART
+        await self._intervene(InterventionRequest(uuid.uuid4().hex, self._job, restart, reason, fresh=fresh))
+
+    async def give_back(self, node: str, reason: str) -> None:
+        """Let a node be used again. Raises InvalidInput when the watchdog refuses."""
+        put_back = InterventionAction.RETURN
+        await self._intervene(InterventionRequest(uuid.uuid4().hex, self._job, put_back, reason, node=node))
+
+    async def _intervene(self, request: InterventionRequest) -> None:
         content = await self._http.ask("POST", f"/v1/jobs/{self._job}/interventions", msgspec.json.encode(request))
         outcome = decode_json(content or b"", InterventionOutcome)
         if outcome.state is InterventionState.REFUSED:
-            raise InvalidInput(Problem("job", self._job, outcome.outcome))
+            raise InvalidInput(Problem(request.node or "job", self._job, outcome.outcome))
 
     async def status(self) -> JobStatus | None:
         """Where the job is, None when the watchdog does not know it."""

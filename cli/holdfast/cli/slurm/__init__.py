@@ -1,0 +1,1 @@
+"""Holdfast inside a Slurm allocation."""
