@@ -6,11 +6,13 @@ is for people to read.
 """
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
-from holdfast.api.bounds import Job, Name, Text, Whole
+from holdfast.api.bounds import Few, Job, Name, Text, Whole
 from holdfast.api.incident import Incident
+from holdfast.api.nodecondition import NodeCondition
 from holdfast.api.policy import Offer
 from holdfast.api.status import JobStatus
 
@@ -54,7 +56,8 @@ class NodeState(StrEnum):
 
 class NodeObserved(msgspec.Struct, frozen=True, tag=True):
     """Operator to watchdog: a node's state changed. `rack` is its topology label's value, empty without one.
-    `offer` is what its labels say of its GPUs and of how it is paid for, None where they say nothing.
+    `offer` is what its labels say of its GPUs and of how it is paid for, None where they say nothing. `conditions`
+    are those of others that hold and mean something.
     """
 
     node: Name
@@ -62,6 +65,7 @@ class NodeObserved(msgspec.Struct, frozen=True, tag=True):
     reason: Text = ""
     rack: Name = ""
     offer: Offer | None = None
+    conditions: Annotated[tuple[NodeCondition, ...], Few] = ()
 
 
 class PodState(StrEnum):

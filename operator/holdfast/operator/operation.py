@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -15,6 +15,7 @@ from holdfast.operator.act.interventions import Interventions
 from holdfast.operator.act.statuswriter import EventRecorder
 from holdfast.operator.controller import Controller
 from holdfast.operator.decide.belongings import BUDGET, SERVICE
+from holdfast.operator.decide.conditionmap import ConditionMap
 from holdfast.operator.decide.observed import Cordoning, Mode, Options
 from holdfast.operator.kube.cache import Cache
 from holdfast.operator.kube.clusterview import ClusterView
@@ -50,6 +51,7 @@ class Settings:
     `namespaces`: none means all, the way most clusters run one operator.
     `mode`: observe decides and reports without changing anything, for trying Holdfast on a cluster.
     `cordoning`: consume where another remediator takes nodes out of service.
+    `condition_map`: which conditions that others set on nodes count, and as what.
     `maintenance_taints`: keys that mean "leave this node in good order".
     `lease_namespace`, `lease_name`, `identity`: who of several operators acts.
     `lease_s`: how long a dead leader keeps the others waiting; 15 s survives a busy API server.
@@ -76,6 +78,7 @@ class Settings:
     kubeconfig: str
     resync_s: float
     watchdog_ca_file: Path | None = None
+    condition_map: ConditionMap = field(default_factory=ConditionMap)
 
     def __post_init__(self) -> None:
         problems: list[Problem] = []
@@ -204,6 +207,7 @@ class Operation:
             cordoning=settings.cordoning,
             maintenance_taints=settings.maintenance_taints,
             budget_api=budget_api,
+            condition_map=settings.condition_map,
         )
         writes = Writes(self._api, self._elector.leads)
 

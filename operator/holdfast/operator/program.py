@@ -20,6 +20,7 @@ from aiohttp import web
 from holdfast.api.errors import Fenced, HoldfastError, Unavailable
 from holdfast.api.exposition import accepted
 from holdfast.operator.act import faultpoint
+from holdfast.operator.decide.conditionmap import read_rules
 from holdfast.operator.decide.observed import Cordoning, Mode
 from holdfast.operator.metrics import Metrics
 from holdfast.operator.operation import Operation, Settings
@@ -85,6 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     "--cordoning", default="own", type=click.Choice([each.value for each in Cordoning]), show_default=True
 )
 @click.option("--maintenance-taint", "maintenance_taints", multiple=True, help="A key; repeatable.")
+@click.option("--node-conditions", "condition_map", default="", help="Rules for others' conditions, a JSON list.")
 @click.option("--lease-namespace", default="default", show_default=True)
 @click.option("--lease-name", default="holdfast-operator", show_default=True)
 @click.option("--identity", default="", help="Of this candidate. [default: host name and a random part]")
@@ -106,6 +108,7 @@ def command(log_level: str, **flags: Any) -> None:
     try:
         faultpoint.arm(os.environ.get(faultpoint.VARIABLE, ""))
         flags["mode"], flags["cordoning"] = Mode(flags["mode"]), Cordoning(flags["cordoning"])
+        flags["condition_map"] = read_rules(flags["condition_map"])
         flags["identity"] = flags["identity"] or f"{socket.gethostname()}_{uuid4().hex[:8]}"
         code = asyncio.run(serve(Settings(**flags)))
     except HoldfastError as error:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fake_amdsmi import BUSY, FakeAmdSmi
 
+from holdfast.agent import sensing
 from holdfast.agent.amd.driver import AmdDriver
 from holdfast.agent.amd.gpu import LOST_AFTER_S, SELDOM_S, AmdSession
 from holdfast.agent.amd.sensor import AmdSmiSensor, has_amd_gpus
@@ -14,6 +15,7 @@ from holdfast.agent.conditions.gpus import NARROW_S
 from holdfast.agent.gpufailure import DriverAbsent
 from holdfast.agent.gpusnapshot import GpuSnapshot
 from holdfast.agent.reading import Reading
+from holdfast.agent.settings import parse_settings
 from holdfast.api.condition import ConditionKind, ConditionState
 from holdfast.api.telemetry import GpuDisappeared, GpuHealth
 
@@ -212,3 +214,20 @@ def test_the_kernel_says_whether_amd_gpus_are_here(vendor: str, kind: str, is_on
     (device / "vendor").write_text(f"{vendor}\n")
     (device / "class").write_text(f"{kind}\n")
     assert has_amd_gpus(str(tmp_path)) is is_one
+
+
+@pytest.mark.parametrize(("flag", "names"), [("auto", ["amd-smi"]), ("off", ["nvml"])])
+def test_the_agent_asks_the_driver_of_the_gpus_that_are_here(
+    flag: str, names: list[str], machine: FakeAmdSmi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sensing, "has_amd_gpus", lambda: True)
+    token = tmp_path / "token"
+    token.write_text("t")
+    off = ["--kernel-log=off", "--infiniband=off", "--node-checks=off", "--preemption=none"]
+    given = ["--job=a/b", f"--run-dir={tmp_path}", "--watchdog=w:1", f"--token-file={token}", f"--amd-smi={flag}"]
+    sensors = sensing.node_sensors(parse_settings([*given, *off]))
+    try:
+        assert [each.name for each in sensors.sensors] == names
+        assert list(sensors.judges) == names
+    finally:
+        sensors.close()

@@ -31,6 +31,7 @@ FULL: Values = {
     "priorityClass": {"create": True},
     "operator": {
         "maintenanceTaints": ["x/y"],
+        "nodeConditions": [{"type": "Fan.*", "reason": "it's hot", "means": "evict", "part": "gpu"}],
         "extraEnv": [{"name": "A", "value": "b"}],
         "nodeSelector": {"a": "b"},
     },

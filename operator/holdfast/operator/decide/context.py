@@ -11,6 +11,7 @@ from holdfast.api.status import JobPhase
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.decide.action import Action
 from holdfast.operator.decide.admission import CONDITION, Contender, Standing, contender, judge, standing_of
+from holdfast.operator.decide.conditionmap import departure
 from holdfast.operator.decide.nodes import holds_nobody_off, state_of
 from holdfast.operator.decide.observed import Mode, Observed, Options
 from holdfast.operator.decide.offers import offer_of
@@ -188,7 +189,10 @@ def _nodes_of(
             # The closest of the domains the job packs by: nodes in it share power and cooling.
             labels = node.metadata.labels
             rack = next((labels[domain] for domain in pack if labels.get(domain)), "")
-            seen[name] = NodeObserved(name, state, reason, rack, offer_of(labels))
+            conditions = options.condition_map.told(node.status.conditions)
+            if state is NodeState.READY and (leave := departure(conditions)):
+                state, reason = NodeState.DRAINING, leave
+            seen[name] = NodeObserved(name, state, reason, rack, offer_of(labels), conditions)
         elif not observed.nodes:
             # A cluster without any node is an operator that cannot see nodes.
             seen[name] = NodeObserved(name, NodeState.UNKNOWN, "no node can be seen")

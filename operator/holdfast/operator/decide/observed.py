@@ -17,6 +17,7 @@ from holdfast.api.section import Section, fields_of, nearest
 from holdfast.api.trainingjob import JobSpec, TrainingJob, read_trainingjob
 from holdfast.operator.decide.action import Action
 from holdfast.operator.decide.admission import Contender
+from holdfast.operator.decide.conditionmap import ConditionMap
 from holdfast.operator.kube.objects import LAST_APPLIED, SPEC_BYTES_MAX, Job, Node, Owned, Pod
 
 
@@ -38,9 +39,10 @@ class Options(msgspec.Struct, frozen=True):
     """How this installation does it; from the operator's settings.
 
     `watchdog` is HOST:PORT as pods reach it, `watchdog_ca` who signed its certificate as PEM (empty: it speaks
-    plainly), `audience` that of the token they show it, `launcher_image` carries
-    the launcher into the user's image. `maintenance_taints` are keys that mean "leave this node in good order".
-    `budget_api` is the version of disruption budgets that the API server knows: policy/v1 since 1.21.
+    plainly), `audience` that of the token they show it, `launcher_image` carries the launcher into the user's
+    image. `maintenance_taints` are keys that mean "leave this node in good order". `budget_api` is the version of
+    disruption budgets that the API server knows: policy/v1 since 1.21. `condition_map` says which conditions of
+    others on nodes count.
     """
 
     watchdog: str
@@ -51,6 +53,7 @@ class Options(msgspec.Struct, frozen=True):
     maintenance_taints: tuple[str, ...] = ()
     budget_api: str = "policy/v1"
     watchdog_ca: str = ""
+    condition_map: ConditionMap = ConditionMap()
 
 
 class Observed(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ import msgspec
 from holdfast.api.event import ConditionOver, NodeDeparting, ReplicasAgreed
 from holdfast.api.finding import Finding, Subject
 from holdfast.api.membership import CollectiveFailed, WorkerExited
+from holdfast.api.nodecondition import NodeCondition
 from holdfast.api.policy import FaultAction, XidAction
 from holdfast.api.round import MemberRanks, Round
 from holdfast.api.telemetry import NodeReport, RankNonFinite, RankSample
@@ -102,6 +103,13 @@ class Placed(msgspec.Struct, frozen=True):
     rack: str
 
 
+class NodeNoted(msgspec.Struct, frozen=True):
+    """The operator says which conditions that others set on a node hold, as far as they mean something."""
+
+    node: str
+    conditions: tuple[NodeCondition, ...]
+
+
 class RoundStarted(msgspec.Struct, frozen=True):
     """The brain showed this round to the launchers."""
 
@@ -125,6 +133,7 @@ Sample = (
     | CollectiveBroke
     | Reported
     | Placed
+    | NodeNoted
     | RoundStarted
     | RoundStopped
 )

@@ -40,11 +40,11 @@ from holdfast.watchdog.brain.step import (
     TakeStacks,
     Vouch,
 )
-from holdfast.watchdog.detectors.detector import Heard, Reported, Sample
+from holdfast.watchdog.detectors.detector import Heard, NodeNoted, Reported, Sample
 from holdfast.watchdog.job import Job
 from holdfast.watchdog.journal import lastseen
 from holdfast.watchdog.metrics.counts import Tally
-from holdfast.watchdog.nodeevidence import KernelLines, node_evidence
+from holdfast.watchdog.nodeevidence import KernelLines, node_evidence, noted_evidence
 from holdfast.watchdog.server.clock import WatchdogClock
 from holdfast.watchdog.server.connection import AgentConnection, Connection, Farewell, LauncherConnection, Slot
 from holdfast.watchdog.server.profilecalls import ProfileCalls
@@ -181,6 +181,11 @@ class JobHost:
             self._give_up(error)
         except Exception as error:
             self.job.stop(error)
+
+    def note(self, noted: NodeNoted) -> None:
+        """What others say of a node. Nothing of nodes of which nothing was said before is no news."""
+        if noted.conditions or noted.node in self.job.noted:
+            self.observe(noted)
 
     def record(self, event: Event) -> None:
         """Tell the job a fact."""
@@ -363,11 +368,14 @@ class JobHost:
     def _of_node(self, wanted: TakeStacks) -> tuple[Evidence, ...]:
         """What is known of the suspect's node before anything of the round is ended."""
         share = None if wanted.member is None else wanted.round.share_of(wanted.member)
-        report = None if share is None else self.taken.get(share.node)
-        if report is None:
+        if share is None:
             return ()
-        kernel = self.kernel.of(report.node, self.clock.now())
-        return node_evidence(report, kernel, heard_at=self.taken_at[report.node])
+        now, noted = self.clock.now(), self.job.noted.get(share.node)
+        others = () if noted is None else noted_evidence(noted, now)
+        if (report := self.taken.get(share.node)) is None:
+            return others
+        kernel = self.kernel.of(report.node, now)
+        return (*node_evidence(report, kernel, heard_at=self.taken_at[report.node]), *others)
 
     def _tell(self, member: str, slot: Slot, message: object) -> None:
         if (launcher := self.launchers.get(member)) is not None:
