@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from holdfast.api.policy import XidAction
+from holdfast.api.xid import Recovery
 
 
 class FindingKind(StrEnum):
@@ -120,19 +121,19 @@ class Evidence(msgspec.Struct, frozen=True):
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     """One judgement. `began_at` is the detector's best estimate of when the fault happened.
 
-    `cause` is the class compared when the same fault shows on two nodes ("xid 79", "signal 9"), `round` the
-    round it concerns (None: the node itself, whatever runs on it), `error` the text a human wants to read.
-    `asks` is what a detector's catalogue or policy asks for, None where the ladder knows by itself. Of a
-    MEMBER_LOST whose subject is nobody, `also` are members that were lost at once, for a reason they share. Of a
-    CORRUPTION, `step` is where replicas differed and `agreed_step` the last one before at which all were equal
-    (None: none). Of a NON_FINITE, `step` is the first such step, and `skipped` says that all ranks left it out. Of
-    a DIVERGENCE, `step` is the first that may have been too high. Of a STRAGGLER, `slow` says what makes it slow,
-    and `step` is the newest one looked at; it `asks` to be told only (WATCH), or leaves it to the ladder (None).
-    Of DATA, `step` is one whose batch is wrong (None: no batch is).
-    `alike` is set when the script failed in a way that another try will not mend, as every rank of the round does
-    in one way: it names that way, the same for the same failure in the next round. Of a MEMBER_LOST, `innocent`
-    says that the node had no part in it. `own_rule` says that only the job's own spec asks for what is done, and
-    neither the catalogues nor the cluster: it is no reason for other jobs.
+    `cause` is the class compared when the same fault shows on two nodes ("xid 79", "signal 9"), `round` the round
+    it concerns (None: the node itself, whatever runs on it), `error` the text a human wants to read. `asks` is
+    what a detector's catalogue or policy asks for, None where the ladder knows by itself. Of a MEMBER_LOST whose
+    subject is nobody, `also` are members that were lost at once, for a reason they share. Of a CORRUPTION, `step`
+    is where replicas differed and `agreed_step` the last one before at which all were equal (None: none). Of a
+    NON_FINITE, `step` is the first such step, and `skipped` says that all ranks left it out. Of a DIVERGENCE,
+    `step` is the first that may have been too high. Of a STRAGGLER, `slow` says what makes it slow, and `step` is
+    the newest one looked at; it `asks` to be told only (WATCH), or leaves it to the ladder (None). Of DATA, `step`
+    is one whose batch is wrong (None: no batch is). `alike` is set when the script failed in a way that another
+    try will not mend, as every rank of the round does in one way: it names that way, the same for the same failure
+    in the next round. Of a MEMBER_LOST, `innocent` says that the node had no part in it. `own_rule` says that only
+    the job's own spec asks for what is done, and neither the catalogues nor the cluster: it is no reason for other
+    jobs. `remedy` is what brings the node back, None where kind and cause tell.
     """
 
     kind: FindingKind
@@ -153,4 +154,5 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     alike: str = ""
     innocent: bool = False
     own_rule: bool = False
+    remedy: Recovery | None = None
     slow: Slowness | None = None

@@ -16,11 +16,21 @@ from holdfast.operator.act.statuswriter import EventRecorder
 from holdfast.operator.controller import Controller
 from holdfast.operator.decide.belongings import BUDGET, SERVICE
 from holdfast.operator.decide.conditionmap import ConditionMap
-from holdfast.operator.decide.observed import Cordoning, Mode, Options
+from holdfast.operator.decide.observed import Cordoning, HandOn, Mode, Options
 from holdfast.operator.kube.cache import Cache
 from holdfast.operator.kube.clusterview import ClusterView
 from holdfast.operator.kube.elector import Elector
-from holdfast.operator.kube.objects import INTERVENTIONS, JOBS, NODES, PODS, SERVICES, Resource, budgets, text_of
+from holdfast.operator.kube.objects import (
+    INTERVENTIONS,
+    JOBS,
+    NODES,
+    PODS,
+    REMEDIATIONS,
+    SERVICES,
+    Resource,
+    budgets,
+    text_of,
+)
 from holdfast.operator.kube.reflector import Reflector
 from holdfast.operator.kube.worklist import Worklist
 from holdfast.operator.kube.writes import Writes
@@ -52,6 +62,9 @@ class Settings:
     `mode`: observe decides and reports without changing anything, for trying Holdfast on a cluster.
     `cordoning`: consume where another remediator takes nodes out of service.
     `condition_map`: which conditions that others set on nodes count, and as what.
+    `hand_on`: how what is proved of nodes is handed on to others.
+    `remediation_ttl_s`: how long a remediation that succeeded is kept, for people to read.
+    `capacity`: how capacity is asked for when pods find no place; `provisioning_class`: of provisioning requests.
     `maintenance_taints`: keys that mean "leave this node in good order".
     `lease_namespace`, `lease_name`, `identity`: who of several operators acts.
     `lease_s`: how long a dead leader keeps the others waiting; 15 s survives a busy API server.
@@ -79,6 +92,10 @@ class Settings:
     resync_s: float
     watchdog_ca_file: Path | None = None
     condition_map: ConditionMap = field(default_factory=ConditionMap)
+    hand_on: HandOn = HandOn.NOTHING
+    remediation_ttl_s: float = 86400.0
+    capacity: Capacity = Capacity.PODS
+    provisioning_class: str = Options.provisioning_class
 
     def __post_init__(self) -> None:
         problems: list[Problem] = []
@@ -91,6 +108,8 @@ class Settings:
         for flag, seconds in (("--lease-seconds", self.lease_s), ("--resync", self.resync_s)):
             if not seconds >= 1.0:
                 problems.append(Problem(flag, seconds, "give 1 seconds or more"))
+        if not self.remediation_ttl_s >= 0.0:
+            problems.append(Problem("--remediation-ttl", self.remediation_ttl_s, "give seconds, 0 or more"))
         for flag, text in (("--launcher-image", self.launcher_image), ("--identity", self.identity)):
             if not text.strip():
                 problems.append(Problem(flag, text, "give one"))
@@ -149,7 +168,10 @@ class Operation:
                 (INTERVENTIONS, self._view.interventions),
             ]
             watched = [(*kind, namespace) for namespace in self._settings.namespaces or ("",) for kind in kinds]
-            for resource, cache, namespace in (*watched, (NODES, self._view.nodes, "")):
+            of_cluster: list[tuple[Resource[Any], Cache[Any], str]] = [(NODES, self._view.nodes, "")]
+            if self._settings.hand_on is HandOn.REMEDIATION:
+                of_cluster.append((REMEDIATIONS, self._view.remediations, ""))
+            for resource, cache, namespace in (*watched, *of_cluster):
                 count = self._metrics.watch_restarts.labels(resource.plural).inc
                 self._reflectors.append(Reflector(self._api, resource, namespace, cache, count))
             async with asyncio.TaskGroup() as watching:
@@ -208,6 +230,8 @@ class Operation:
             maintenance_taints=settings.maintenance_taints,
             budget_api=budget_api,
             condition_map=settings.condition_map,
+            hand_on=settings.hand_on,
+            remediation_ttl_s=settings.remediation_ttl_s,
         )
         writes = Writes(self._api, self._elector.leads)
 
@@ -234,7 +258,7 @@ class Operation:
             group.create_task(scheduler.run())
             if settings.mode is Mode.ACT:
                 interventions = Interventions(
-                    view, self._asked, writes, self._watchdog, self._wall, settings.cordoning
+                    view, self._asked, writes, self._watchdog, self._wall, settings.cordoning, settings.hand_on
                 )
                 group.create_task(interventions.run())
 

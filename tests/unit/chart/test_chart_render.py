@@ -1,5 +1,6 @@
 """What the chart makes of its values, without a server."""
 
+import json
 import re
 import runpy
 from collections.abc import Callable, Iterator
@@ -427,8 +428,45 @@ def test_no_right_is_a_wildcard() -> None:
 
 
 def test_an_operator_that_only_heeds_taints_may_not_write_to_nodes() -> None:
-    rules = one(rendered({"operator": {"cordoning": "consume"}}), "ClusterRole", "hf-holdfast-operator")["rules"]
+    consuming = {"operator": {"cordoning": "consume", "handOn": "nothing"}}
+    rules = one(rendered(consuming), "ClusterRole", "hf-holdfast-operator")["rules"]
     assert rules[0] == {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]}
+    assert [each for each in rules if "nodes/status" in each["resources"]] == []
+
+
+HANDED_ON = {"nothing": set(), "condition": {"nodes/status"}, "remediation": {"nodes/status", "noderemediations"}}
+
+
+@pytest.mark.parametrize(("how", "resources"), HANDED_ON.items(), ids=HANDED_ON)
+def test_an_operator_has_the_rights_for_what_it_hands_on_and_no_more(how: str, resources: set[str]) -> None:
+    made = rendered({"operator": {"handOn": how}})
+    rules = one(made, "ClusterRole", "hf-holdfast-operator")["rules"]
+    given = {each: rule["verbs"] for rule in rules for each in rule["resources"]}
+    assert given.keys() & {"nodes/status", "noderemediations", "noderemediations/status"} == resources
+    assert given.get("nodes/status", ["patch"]) == ["patch"]
+    roles = {name for name in named(made) if name.startswith("ClusterRole/") and name.endswith("-remediator")}
+    assert len(roles) == (how == "remediation")
+    others = [
+        each
+        for each in made
+        if each["kind"] == "ClusterRole" and not each["metadata"]["name"].endswith("-operator")
+    ]
+    writes = [
+        each["metadata"]["name"]
+        for each in others
+        for rule in each["rules"]
+        if "noderemediations/status" in rule["resources"]
+    ]
+    assert [name.endswith("-remediator") for name in writes] == [True] * (how == "remediation"), (
+        "a tenant's role may not"
+    )
+
+
+def test_rules_for_conditions_reach_the_operator_as_they_were_written() -> None:
+    rules = FULL["operator"]["nodeConditions"]
+    container = dict(_pods(rendered(FULL)))["Deployment/holdfast-operator"]["containers"][0]
+    (given,) = [each for each in container["args"] if each.startswith("--node-conditions=")]
+    assert json.loads(given.partition("=")[2]) == rules
 
 
 @pytest.mark.parametrize("namespaces", [[], ["a", "b"]], ids=["everywhere", "chosen"])
@@ -486,6 +524,9 @@ def test_an_image_is_named_by_registry_tag_or_digest(values: Values, image: str)
         ({"operatr": {}}, "operatr"),
         ({"operator": {"mod": "act"}}, "mod"),
         ({"operator": {"mode": "perhaps"}}, "operator/mode"),
+        ({"operator": {"handOn": "everything"}}, "operator/handOn"),
+        ({"operator": {"nodeConditions": [{"type": "Fan"}]}}, "means"),
+        ({"operator": {"nodeConditions": [{"type": "Fan", "means": "reboot"}]}}, "nodeConditions/0/means"),
         ({"watchdog": {"replicas": 0}}, "watchdog/replicas"),
         ({"watchdog": {"grants": {"users": {"jane": ["rule"]}}}}, "grants/users/jane"),
         ({"watchdog": {"xidActions": {"63": "Reboot"}}}, "xidActions/63"),

@@ -33,14 +33,14 @@ from holdfast.watchdog.brain.departures import expect
 from holdfast.watchdog.brain.healing import heal, rankless_lost, seen_again
 from holdfast.watchdog.brain.history import runs_unseen
 from holdfast.watchdog.brain.incidents import update
-from holdfast.watchdog.brain.nodes import condition_over
+from holdfast.watchdog.brain.nodes import condition_over, readmit
 from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.plan import anybody_there, awaited_anew, found_again, missed
 from holdfast.watchdog.brain.roster import THERE, Member, MemberState, Roster
 from holdfast.watchdog.brain.rounds import owe
 from holdfast.watchdog.brain.selftests import barred, begin, examine
 from holdfast.watchdog.brain.state import Departure, DepartureCause, JobState, Recovery
-from holdfast.watchdog.brain.step import Reason, Step, changed, ignore, stay
+from holdfast.watchdog.brain.step import Pardon, Reason, Step, changed, ignore, stay
 
 
 def joined(state: JobState, event: Event, now: float) -> Step:
@@ -208,7 +208,24 @@ def node_changed(state: JobState, event: Event, now: float) -> Step:
         sold = {**sold, event.node: event.offer} if sold.get(event.node) != event.offer else sold
     state = changed(state, unready=unready, racks=racks, sold=sold)
     step = _node_is(state, event, now)
-    return step.then(condition_over, over, now) if (over := _mended(state, event)) is not None else step
+    if (over := _mended(state, event)) is not None:
+        return step.then(condition_over, over, now)
+    return step.then(_repaired, event, now) if _is_repaired(state, event) else step
+
+
+def _is_repaired(state: JobState, event: NodeChanged) -> bool:
+    """Whether somebody repaired the node of what the job keeps away from it for."""
+    repaired = event.remediated and event.state in (NodeState.READY, NodeState.DRAINING)
+    return bool(repaired) and any(
+        (each.node, each.incident) == (event.node, event.remediated) for each in state.avoided
+    )
+
+
+def _repaired(state: JobState, event: NodeChanged, now: float) -> Step:
+    """It comes back by way of its tests, and whatever any job held against it before is forgotten."""
+    says = f"it was repaired for {event.remediated}"
+    back = readmit(state, event.node, now, says)
+    return Step(back.state, (*back.effects, Pardon(event.node, says)), back.reason)
 
 
 def _mended(state: JobState, event: NodeChanged) -> ConditionOver | None:
@@ -272,6 +289,8 @@ def is_news(state: JobState, event: NodeChanged | PodChanged) -> bool:
     if event.state is not NodeState.READY or event.rack not in ("", state.racks.get(event.node)):
         return True
     if event.offer not in (None, state.sold.get(event.node)) or _mended(state, event) is not None:
+        return True
+    if _is_repaired(state, event):
         return True
     return event.node in state.unready or any(_is_drain_of(each, event.node) for each in state.departures)
 

@@ -8,16 +8,29 @@ also after a restart.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.nodecondition import FaultPart, Meaning, NodeCondition
 from holdfast.api.policy import Policy, XidAction
+from holdfast.api.xid import Recovery
 from holdfast.watchdog.detectors.condition import CONDITIONS_REMEMBERED, RAISES_THAT_CONDEMN, REPETITION_S
 from holdfast.watchdog.detectors.detector import Detector, NodeNoted, Sample
 
 SOURCE = "condition of node"
+REMEDIES: Mapping[FaultPart, Recovery] = MappingProxyType(
+    {
+        FaultPart.GPU: Recovery.RESET_GPU,
+        FaultPart.LINK: Recovery.REBOOT_NODE,
+        FaultPart.MEMORY: Recovery.REPLACE,
+        FaultPart.DISK: Recovery.REPLACE,
+        FaultPart.KERNEL: Recovery.REBOOT_NODE,
+        FaultPart.RUNTIME: Recovery.REBOOT_NODE,
+        FaultPart.MAINTENANCE: Recovery.NOTHING,
+    }
+)
 
 
 @dataclass(slots=True)
@@ -77,4 +90,5 @@ class NodeConditionDetector(Detector):
             began_at=now,
             error=condition.says,
             asks=XidAction.EVICT if evicts else XidAction.WATCH,
+            remedy=REMEDIES[condition.part],
         )

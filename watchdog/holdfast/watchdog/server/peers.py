@@ -378,7 +378,15 @@ def _take_from_operator(host: JobHost, message: FromOperator) -> None:
                 host.observe(detector.Placed(message.node, message.rack))
             host.note(detector.NodeNoted(message.node, message.conditions))
             holding = tuple(each.cause for each in message.conditions)
-            told = (message.node, message.state, message.reason, message.rack, message.offer, holding)
+            told = (
+                message.node,
+                message.state,
+                message.reason,
+                message.rack,
+                message.offer,
+                holding,
+                message.remediated,
+            )
             host.see(event.NodeChanged(*told))
         case PodObserved():
             host.pods.see(message)
