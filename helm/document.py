@@ -50,6 +50,8 @@ NARROWED: Mapping[str, Schema] = {
     "operator.mode": {"enum": ["act", "observe"]},
     "operator.cordoning": {"enum": ["own", "consume"]},
     "operator.maintenanceTaints": NAMES,
+    "operator.capacity": {"enum": ["pods", "provisioning-request"]},
+    "operator.provisioningClass": {"minLength": 1},
     "operator.handOn": {"enum": ["nothing", "condition", "remediation"]},
     "operator.remediationTTL": {"minimum": 0},
     "operator.nodeConditions": CONDITIONS,

@@ -369,12 +369,12 @@ def test_tokens_are_made_for_the_audience_that_the_watchdog_and_the_command_line
 def test_rights_in_chosen_namespaces_are_roles_there() -> None:
     everywhere, chosen = rendered(), rendered({"watchNamespaces": ["a", "b"]})
     cluster = one(chosen, "ClusterRole", "hf-holdfast-operator")["rules"]
-    assert [rule["resources"] for rule in cluster] == [["nodes"]]
+    assert [rule["resources"] for rule in cluster] == [["nodes"], ["nodes/status"]]
     roles = [
         each for each in chosen if each["kind"] == "Role" and each["metadata"]["name"] == "hf-holdfast-operator"
     ]
     assert [each["metadata"]["namespace"] for each in roles] == ["a", "b"]
-    assert roles[0]["rules"] == one(everywhere, "ClusterRole", "hf-holdfast-operator")["rules"][1:]
+    assert roles[0]["rules"] == one(everywhere, "ClusterRole", "hf-holdfast-operator")["rules"][2:]
 
 
 def test_who_views_or_is_on_call_may_read_jobs_and_what_they_print() -> None:
@@ -460,6 +460,13 @@ def test_an_operator_has_the_rights_for_what_it_hands_on_and_no_more(how: str, r
     assert [name.endswith("-remediator") for name in writes] == [True] * (how == "remediation"), (
         "a tenant's role may not"
     )
+
+
+def test_an_operator_asks_for_capacity_only_where_it_may() -> None:
+    for values, counted in (({}, 0), ({"operator": {"capacity": "provisioning-request"}}, 2)):
+        rules = one(rendered(values), "ClusterRole", "hf-holdfast-operator")["rules"]
+        resources = [each for rule in rules for each in rule["resources"]]
+        assert len({"podtemplates", "provisioningrequests"} & {*resources}) == counted
 
 
 def test_rules_for_conditions_reach_the_operator_as_they_were_written() -> None:

@@ -1,11 +1,13 @@
 """Capacity asked for when no node is left for a job's pods: spares are gone, and the scheduler finds no place.
 
-A pod that finds no place is itself a request to a cluster autoscaler: that is the way by default, and nothing is made
-here. The other way is a ProvisioningRequest, one for all such pods of the job: a cloud gives them all or none, and says
-why not. It is asked for once, withdrawn when every pod has its place, and asked for anew some time after a refusal.
+A pod that finds no place is itself a request to a cluster autoscaler: that is the way by default, and nothing is
+made here. The other way is a ProvisioningRequest, one for all such pods of the job: a cloud gives them all or
+none, and says why not. It is asked for once, withdrawn when every pod has its place, and asked for anew some time
+after a refusal.
 
 Source: https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md (How can I use
-ProvisioningRequest), and cluster-autoscaler/apis/provisioningrequest beside it for names, conditions and annotations
+ProvisioningRequest), and cluster-autoscaler/apis/provisioningrequest beside it for names, conditions and
+annotations
 """
 
 from collections.abc import Iterable
@@ -26,7 +28,8 @@ REQUEST, TEMPLATE = "ProvisioningRequest", "PodTemplate"
 UNPLACED_S: Final = 10.0
 """A pod may wait a moment for a node that is about to be free, as when another one leaves it."""
 ASK_ANEW_S: Final = 600.0
-"""After a refusal, or a booking that was over before the pods came. A cloud that had none seldom has some sooner."""
+"""After a refusal, or a booking that was over before the pods came. A cloud that had none seldom has some sooner.
+"""
 OVER: Final = ("Failed", "BookingExpired", "CapacityRevoked")
 
 
@@ -35,7 +38,9 @@ def capacity(ctx: Context, job: TrainingJob) -> Decision:
     if ctx.options.capacity is not Capacity.PROVISIONING_REQUEST:
         return Decision((), "pods that find no place are the request")
     there = [each for each in ctx.observed.capacity if each.metadata.name == ctx.metadata.name]
-    since = [at for pod in ctx.pods.live if not pod.spec.node_name and (at := unschedulable_since(pod)) is not None]
+    since = [
+        at for pod in ctx.pods.live if not pod.spec.node_name and (at := unschedulable_since(pod)) is not None
+    ]
     if not since:
         return Decision(withdrawn(ctx), "every pod has its place")
     if not there:

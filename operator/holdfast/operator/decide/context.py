@@ -6,6 +6,7 @@ from functools import cached_property
 
 from holdfast.api.errors import InvalidSpec, Problem
 from holdfast.api.jobstatus import TrainingJobStatus
+from holdfast.api.nodecondition import Meaning
 from holdfast.api.plan import JobReport, NodeObserved, NodeState, Plan
 from holdfast.api.status import JobPhase
 from holdfast.api.trainingjob import TrainingJob
@@ -202,9 +203,11 @@ def _nodes_of(
             conditions = options.condition_map.told(node.status.conditions)
             if state is NodeState.READY and (leave := departure(conditions)):
                 state, reason = NodeState.DRAINING, leave
-            seen[name] = NodeObserved(
-                name, state, reason, rack, offer_of(labels), conditions, repaired.get(name, "")
-            )
+            # Whoever says that something holds which it is to be left for does not take the repair for one.
+            holds = any(each.means is Meaning.EVICT for each in conditions)
+            incident = "" if holds else repaired.get(name, "")
+            offer = offer_of(labels)
+            seen[name] = NodeObserved(name, state, reason, rack, offer, conditions, incident)
         elif not observed.nodes:
             # A cluster without any node is an operator that cannot see nodes.
             seen[name] = NodeObserved(name, NodeState.UNKNOWN, "no node can be seen")

@@ -18,7 +18,16 @@ from holdfast.api.trainingjob import JobSpec, TrainingJob, read_trainingjob
 from holdfast.operator.decide.action import Action
 from holdfast.operator.decide.admission import Contender
 from holdfast.operator.decide.conditionmap import ConditionMap
-from holdfast.operator.kube.objects import LAST_APPLIED, SPEC_BYTES_MAX, CapacityRequest, Job, Node, Owned, Pod, Remediation
+from holdfast.operator.kube.objects import (
+    LAST_APPLIED,
+    SPEC_BYTES_MAX,
+    CapacityRequest,
+    Job,
+    Node,
+    Owned,
+    Pod,
+    Remediation,
+)
 
 
 class Mode(Enum):
@@ -42,6 +51,10 @@ class Capacity(Enum):
     PROVISIONING_REQUEST = "provisioning-request"
 
 
+PROVISIONING_CLASS: Final = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
+"""All the nodes or none, as the cluster autoscaler itself does it."""
+
+
 class HandOn(Enum):
     """How what is proved of nodes is handed on to others. Each is more than the one before."""
 
@@ -57,7 +70,8 @@ class Options(msgspec.Struct, frozen=True):
     plainly), `audience` that of the token they show it, `launcher_image` carries the launcher into the user's
     image. `maintenance_taints` are keys that mean "leave this node in good order". `budget_api` is the version of
     disruption budgets that the API server knows: policy/v1 since 1.21. `condition_map` says which conditions of
-    others on nodes count; a remediation that succeeded is kept for `remediation_ttl_s`. `capacity_api` is the version of provisioning requests that the API server knows.
+    others on nodes count; a remediation that succeeded is kept for `remediation_ttl_s`. `capacity_api` is the
+    version of provisioning requests that the API server knows.
     """
 
     watchdog: str
@@ -73,18 +87,18 @@ class Options(msgspec.Struct, frozen=True):
     remediation_ttl_s: float = 86400.0
     capacity: Capacity = Capacity.PODS
     capacity_api: str = "autoscaling.x-k8s.io/v1"
-    provisioning_class: str = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
+    provisioning_class: str = PROVISIONING_CLASS
 
 
 class Observed(msgspec.Struct, frozen=True):
     """One job and what belongs to it.
 
     `spec` is the job as read, or every problem with it; `refused` is what the API server says against a pod of its
-    template (a dry run), None when it takes it. `rivals` are the other jobs that
-    contend for nodes, as far as this one does. `nodes` are all nodes by name. `plan` and `report` are the newest
-    the watchdog showed, None when it has not; `heard_age_s` is how long it has been away, 0 while it is connected.
-    `left_out` are the fields that the API server dropped from what was applied, None when nobody knows.
-    `remediations` are all that are asked for, by node. `capacity` is what the job asked for, of `capacity_templates`.
+    template (a dry run), None when it takes it. `rivals` are the other jobs that contend for nodes, as far as this
+    one does. `nodes` are all nodes by name. `plan` and `report` are the newest the watchdog showed, None when it
+    has not; `heard_age_s` is how long it has been away, 0 while it is connected. `left_out` are the fields that
+    the API server dropped from what was applied, None when nobody knows. `remediations` are all that are asked
+    for, by node. `capacity` is what the job asked for, of `capacity_templates`.
     """
 
     job: Job

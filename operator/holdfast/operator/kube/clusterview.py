@@ -6,7 +6,17 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from holdfast.operator.kube.cache import Cache, HasMetadata
-from holdfast.operator.kube.objects import JOB_LABEL, CapacityRequest, Intervention, Job, Metadata, Node, Owned, Pod, Remediation
+from holdfast.operator.kube.objects import (
+    JOB_LABEL,
+    CapacityRequest,
+    Intervention,
+    Job,
+    Metadata,
+    Node,
+    Owned,
+    Pod,
+    Remediation,
+)
 
 Changed = Callable[[str], None]
 T = TypeVar("T", bound=HasMetadata)
@@ -26,9 +36,7 @@ class ClusterView:
         self.nodes: Final[Cache[Node]] = Cache(self._on_node)
         self.services: Final[Cache[Owned]] = Cache(lambda old, new: self._file(self._services, old, new))
         self.budgets: Final[Cache[Owned]] = Cache(lambda old, new: self._file(self._budgets, old, new))
-        self.capacity: Final[Cache[CapacityRequest]] = Cache(
-            lambda old, new: self._file(self._capacity, old, new)
-        )
+        self.capacity: Final[Cache[CapacityRequest]] = Cache(lambda old, new: self._file(self._capacity, old, new))
         self.capacity_templates: Final[Cache[Owned]] = Cache(
             lambda old, new: self._file(self._capacity_templates, old, new)
         )
