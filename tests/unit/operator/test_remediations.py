@@ -18,7 +18,7 @@ from holdfast.operator.decide.action import (
 )
 from holdfast.operator.decide.observed import HandOn
 from holdfast.operator.decide.reconcile import reconcile
-from holdfast.operator.decide.remediations import ASKED_BY, asked_for, outcome_of
+from holdfast.operator.decide.remediations import ASKED_BY, asked_for, outcome_of, over
 from holdfast.operator.kube.objects import Metadata, Remediation, text_of
 from holdfast.operator.kube.writes import merge_patch
 
@@ -37,7 +37,8 @@ def faulty(
 def asks(wanted: Plan, *there: Remediation, job: str = JOB_ID, now: float = NOW, **more: Any) -> list[Any]:
     known = {each.metadata.name: each for each in there}
     occupied = more.get("occupied", NOBODY)
-    return list(asked_for(job, wanted, nodes(), known, occupied=occupied, ttl_s=TTL_S, now=now))
+    asking = asked_for(job, wanted, nodes(), known, occupied)
+    return [*asking, *over(job, wanted, known, ttl_s=TTL_S, now=now)]
 
 
 def made(action: AskForRemediation, **status: Any) -> Remediation:

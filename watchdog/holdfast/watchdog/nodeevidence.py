@@ -59,8 +59,10 @@ def node_evidence(
     )
 
 
-def noted_evidence(noted: NodeNoted, now: float) -> tuple[Evidence, ...]:
-    """What others say of the node, as conditions of it."""
+def noted_evidence(noted: NodeNoted | None, now: float) -> tuple[Evidence, ...]:
+    """What others say of the node, as conditions of it; None: nothing."""
+    if noted is None:
+        return ()
     return tuple(
         Evidence("node conditions", _plain(f"{noted.node}: {each.type} ({each.reason}): {each.says}"), now)
         for each in noted.conditions[:CONDITIONS]

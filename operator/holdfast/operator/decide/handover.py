@@ -4,7 +4,7 @@ from holdfast.operator.decide.action import Action
 from holdfast.operator.decide.context import Context
 from holdfast.operator.decide.nodehealth import told_health
 from holdfast.operator.decide.observed import HandOn
-from holdfast.operator.decide.remediations import asked_for, failures
+from holdfast.operator.decide.remediations import asked_for, failures, over
 
 
 def handed_on(ctx: Context) -> tuple[Action, ...]:
@@ -17,5 +17,5 @@ def handed_on(ctx: Context) -> tuple[Action, ...]:
     if options.hand_on is HandOn.CONDITION:
         return health
     occupied = frozenset(pod.spec.node_name for pod in ctx.pods.there)
-    asking = asked_for(ctx.id, plan, nodes, there, occupied=occupied, ttl_s=options.remediation_ttl_s, now=ctx.now)
-    return (*health, *asking)
+    asking = asked_for(ctx.id, plan, nodes, there, occupied)
+    return (*health, *asking, *over(ctx.id, plan, there, ttl_s=options.remediation_ttl_s, now=ctx.now))

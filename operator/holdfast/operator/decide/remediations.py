@@ -10,7 +10,7 @@ https://cluster-api.sigs.k8s.io/tasks/automated-machine-management/healthcheckin
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any, Final
 
 from holdfast.api.metadata import API_VERSION
@@ -58,24 +58,25 @@ def failures(job: str, plan: Plan, there: Mapping[str, Remediation]) -> dict[str
 
 
 def asked_for(
-    job: str,
-    plan: Plan,
-    nodes: Mapping[str, Node],
-    there: Mapping[str, Remediation],
-    *,
-    occupied: frozenset[str],
-    ttl_s: float,
-    now: float,
+    job: str, plan: Plan, nodes: Mapping[str, Node], there: Mapping[str, Remediation], occupied: Container[str]
 ) -> tuple[Asking, ...]:
-    """What makes the objects match the plan. A node that is `occupied` by pods of the job is not asked for yet."""
+    """What is to be asked for by the plan. A node that is `occupied` by pods of the job is not asked for yet."""
     actions: list[Asking] = []
-    orders = {order.node: order for order in plan.cordon if order.incident is not None}
-    for name, order in orders.items():
-        node = nodes.get(name)
-        if node is not None and name not in occupied:
-            actions += _for_order(job, order, node, there.get(name))
+    for order in plan.cordon:
+        node = nodes.get(order.node)
+        if order.incident is not None and node is not None and order.node not in occupied:
+            actions += _for_order(job, order, node, there.get(order.node))
+    return tuple(actions)
+
+
+def over(
+    job: str, plan: Plan, there: Mapping[str, Remediation], *, ttl_s: float, now: float
+) -> tuple[Asking, ...]:
+    """What is to be done about objects that the plan has no use for."""
+    wanted = {order.node for order in plan.cordon if order.incident is not None}
+    actions: list[Asking] = []
     for name, one in there.items():
-        if name not in orders and one.metadata.deletion_timestamp is None:
+        if name not in wanted and one.metadata.deletion_timestamp is None:
             actions += _without_order(job, one, ttl_s, now)
     return tuple(actions)
 

@@ -40,7 +40,7 @@ from holdfast.watchdog.brain.step import (
     TakeStacks,
     Vouch,
 )
-from holdfast.watchdog.detectors.detector import Heard, NodeNoted, Reported, Sample
+from holdfast.watchdog.detectors.detector import Heard, Reported, Sample
 from holdfast.watchdog.job import Job
 from holdfast.watchdog.journal import lastseen
 from holdfast.watchdog.metrics.counts import Tally
@@ -181,11 +181,6 @@ class JobHost:
             self._give_up(error)
         except Exception as error:
             self.job.stop(error)
-
-    def note(self, noted: NodeNoted) -> None:
-        """What others say of a node. Nothing of nodes of which nothing was said before is no news."""
-        if noted.conditions or noted.node in self.job.noted:
-            self.observe(noted)
 
     def record(self, event: Event) -> None:
         """Tell the job a fact."""
@@ -370,12 +365,11 @@ class JobHost:
         share = None if wanted.member is None else wanted.round.share_of(wanted.member)
         if share is None:
             return ()
-        now, noted = self.clock.now(), self.job.noted.get(share.node)
-        others = () if noted is None else noted_evidence(noted, now)
-        if (report := self.taken.get(share.node)) is None:
+        now, node = self.clock.now(), share.node
+        others = noted_evidence(self.job.noted.get(node), now)
+        if (report := self.taken.get(node)) is None:
             return others
-        kernel = self.kernel.of(report.node, now)
-        return (*node_evidence(report, kernel, heard_at=self.taken_at[report.node]), *others)
+        return (*node_evidence(report, self.kernel.of(node, now), heard_at=self.taken_at[node]), *others)
 
     def _tell(self, member: str, slot: Slot, message: object) -> None:
         if (launcher := self.launchers.get(member)) is not None:

@@ -376,7 +376,8 @@ def _take_from_operator(host: JobHost, message: FromOperator) -> None:
         case NodeObserved():
             if message.rack:
                 host.observe(detector.Placed(message.node, message.rack))
-            host.note(detector.NodeNoted(message.node, message.conditions))
+            if message.conditions or message.node in host.job.noted:  # nothing, of whom nothing was said: no news
+                host.observe(detector.NodeNoted(message.node, message.conditions))
             holding = tuple(each.cause for each in message.conditions)
             told = (
                 message.node,
