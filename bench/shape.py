@@ -17,18 +17,7 @@ from statistics import mean, median, quantiles
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
-PARTS: Final = (
-    "api",
-    "wire",
-    "trainer",
-    "checkpoint",
-    "agent",
-    "watchdog",
-    "operator",
-    "console",
-    "integrations",
-    "cli",
-)
+PARTS: Final = ("api", "wire", "trainer", "checkpoint", "agent", "watchdog", "operator", "console", "cli")
 FLOOR: Final = 60
 HEAD: Final = ("tree", "modules", "lines", "median", "fn/kLOC", "fn mean", "fn p90", "imports", "circles", "alone")
 

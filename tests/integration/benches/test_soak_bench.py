@@ -1,4 +1,4 @@
-"""The soak, for a minute and a half: what random faults leave behind, and whom they blame; the bench takes thirty."""
+"""The soak, for ninety seconds: what random faults leave behind, and whom they blame; the bench has 30 minutes."""
 
 import json
 import subprocess

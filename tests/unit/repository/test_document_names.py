@@ -17,7 +17,6 @@ DOCUMENTS = [
         "watchdog",
         "operator",
         "console",
-        "integrations",
         "cli",
         "helm",
     )
@@ -37,7 +36,6 @@ def test_every_module_that_a_document_names_is_there() -> None:
         "watchdog",
         "operator",
         "console",
-        "integrations",
         "cli",
         "bench",
         "tests",

@@ -16,7 +16,6 @@ PARTS = (
     "watchdog",
     "operator",
     "console",
-    "integrations",
     "cli",
     "bench",
     "examples",
