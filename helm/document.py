@@ -28,6 +28,21 @@ XIDS = {
     "additionalProperties": {"enum": ["Ignore", "Watch", "Restart", "Evict"]},
 }
 NAMES = {"items": {"type": "string", "minLength": 1}}
+CONDITIONS: Schema = {
+    "items": {
+        "type": "object",
+        "required": ["type", "means"],
+        "additionalProperties": False,
+        "properties": {
+            "type": {"type": "string", "minLength": 1},
+            "reason": {"type": "string", "minLength": 1},
+            "status": {"enum": ["True", "False", "Unknown"]},
+            "means": {"enum": ["ignore", "evidence", "suspect", "evict"]},
+            "part": {"enum": ["gpu", "link", "memory", "disk", "kernel", "runtime", "maintenance"]},
+            "source": {"type": "string"},
+        },
+    }
+}
 NARROWED: Mapping[str, Schema] = {
     "imageRegistry": {"pattern": "^([^/].*[^/])?$"},
     "watchNamespaces": {**NAMES, "uniqueItems": True},
@@ -35,6 +50,11 @@ NARROWED: Mapping[str, Schema] = {
     "operator.mode": {"enum": ["act", "observe"]},
     "operator.cordoning": {"enum": ["own", "consume"]},
     "operator.maintenanceTaints": NAMES,
+    "operator.capacity": {"enum": ["pods", "provisioning-request"]},
+    "operator.provisioningClass": {"minLength": 1},
+    "operator.handOn": {"enum": ["nothing", "condition", "remediation"]},
+    "operator.remediationTTL": {"minimum": 0},
+    "operator.nodeConditions": CONDITIONS,
     "operator.extraArgs": NAMES,
     "watchdog.replicas": {"minimum": 1},
     "watchdog.leaseSeconds": {"type": "number", "minimum": 1},

@@ -42,7 +42,8 @@ def chart(cluster: Cluster) -> Iterator[HelmChart]:
     yield release
     if Installation(cluster).definitions():  # a test of the story failed
         release.uninstall()
-        cluster.kubectl("delete", "crd", "trainingjobs.holdfast.dev", "interventions.holdfast.dev")
+        plurals = ("trainingjobs", "interventions", "noderemediations")
+        cluster.kubectl("delete", "crd", *(f"{each}.holdfast.dev" for each in plurals))
     for volume in volumes:
         volume.remove()
 

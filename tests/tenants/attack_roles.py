@@ -13,7 +13,9 @@ from holdfast.api.intervention import (
     InterventionRequest,
     InterventionState,
 )
-from holdfast.api.plan import PodObserved, PodState
+from holdfast.api.membership import Tested
+from holdfast.api.plan import NodeObserved, NodeState, OperatorHello, PodObserved, PodState
+from holdfast.api.selftest import CheckResult, TestLevel, Verdict
 from holdfast.api.telemetry import AgentHello, GpuDisappeared, NodeReport, XidRaised
 
 
@@ -128,7 +130,28 @@ async def the_intruders_job_is_paused_restarted_and_resized(there: Scene) -> Non
         assert (await asked(there, action, **fields)).state is not InterventionState.REFUSED
 
 
+async def a_repair_of_the_node_is_claimed(there: Scene) -> None:
+    """Sensors found it broken. The intruder's own job has left it too, on its own word, and its incidents have the
+    same names: that somebody repaired the node is believed of no job that did not have it taken out of service.
+    """
+    made = await evil(there)
+    await the_gpu_is_lost(there)
+    broken = CheckResult("memory", "cpu", Verdict.FAILED, "it is broken", 1.0)
+    await made.first.say(Tested(1, TestLevel.LIGHT, Verdict.FAILED, 1.0, (broken,), "it is broken"))
+    line = await there.connect("/v1/operator", "operator")
+    await line.send_bytes(msgspec.msgpack.encode(OperatorHello(there.intruder)))
+    for incident in ("incident-1", "incident-2", ""):
+        seen = NodeObserved("node-2", NodeState.READY, remediated=incident)
+        await line.send_bytes(msgspec.msgpack.encode(seen))
+    await there.settled()
+    assert there.watchdog.fleet.quarantined == ("node-2",)
+    for who in ("pod evil-0", "account of the intruder"):
+        with pytest.raises(aiohttp.WSServerHandshakeError):
+            await there.connect("/v1/operator", who)
+
+
 ATTACKS = (
+    a_repair_of_the_node_is_claimed,
     a_pod_speaks_as_an_agent,
     a_pod_speaks_as_an_agent_of_its_own_job,
     a_pod_speaks_as_the_operator,

@@ -13,9 +13,13 @@ from holdfast.api.telemetry import GpuHealth, GpuSample, NodeEvent, RankSample, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvlinkDetail:
-    """One NVLink of a GPU. Counters are since the driver was loaded; None is Unknown."""
+    """One link between GPUs: an NVLink, or of AMD's GPUs an XGMI link; `fabric` names it so, as conditions do.
+
+    Counters are since the driver was loaded; None is Unknown.
+    """
 
     link: int
+    fabric: str = "nvlink"
     active: bool | None = None
     replays: int | None = None
     recoveries: int | None = None
@@ -31,7 +35,7 @@ class GpuDetail:
     the clocks are held down now. The `*_throttled_s` counters and all error counters only grow until the driver is
     loaded again; the "aggregate" ones outlive that. `utilization_ratio` is from 0 to 1. `recovery_action` is what
     the driver says it needs, as in `holdfast.api.xid.RecoveryAction` or newer. `processes` is how many compute on
-    it.
+    it. `words` are the driver's own about its memory errors, empty where the counters say all.
     """
 
     uuid: str
@@ -81,6 +85,7 @@ class GpuDetail:
 
     recovery_action: int | None = None
     processes: int | None = None
+    words: str = ""
 
 
 def sample_of(detail: GpuDetail) -> GpuSample:

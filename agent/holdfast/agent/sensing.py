@@ -10,8 +10,10 @@ from typing import Final
 
 import msgspec
 
+from holdfast.agent.amd.sensor import NAME as AMD_SMI
+from holdfast.agent.amd.sensor import AmdSmiSensor, has_amd_gpus
 from holdfast.agent.conditions.book import all_clear
-from holdfast.agent.conditions.gpus import GPU_KINDS
+from holdfast.agent.conditions.gpus import AMD_KINDS, GPU_KINDS
 from holdfast.agent.conditions.memory import ConditionMemory
 from holdfast.agent.conditions.nodes import NODE_KINDS
 from holdfast.agent.conditions.ports import PORT_KINDS
@@ -43,6 +45,7 @@ _JUDGED: Final[Mapping[str, frozenset[ConditionKind]]] = MappingProxyType(
     {
         KernelLog.name: KERNEL_KINDS,
         NVML: GPU_KINDS,
+        AMD_SMI: AMD_KINDS,
         Infiniband.name: PORT_KINDS,
         NodeBasics.name: NODE_KINDS,
     }
@@ -75,11 +78,15 @@ def node_sensors(settings: AgentSettings) -> NodeSensors:
     if settings.kernel_log is not None:
         state_file = None if run_dir is None else os.path.join(run_dir, BOOKMARK)
         sensors.append(KernelLog(source_at(settings.kernel_log), names=GpuNames(), state_file=state_file))
+    is_amd = settings.amd_smi and has_amd_gpus()
     if settings.nvml:
         # Only here: the bindings cost memory that an agent without GPUs has no use for.
         from holdfast.agent.nvml.sensor import NvmlSensor, has_nvidia_gpus
 
-        sensors.append(NvmlSensor(known=has_nvidia_gpus, memory=ConditionMemory.of(NVML, run_dir)))
+        if not is_amd or has_nvidia_gpus():
+            sensors.append(NvmlSensor(known=has_nvidia_gpus, memory=ConditionMemory.of(NVML, run_dir)))
+    if is_amd:
+        sensors.append(AmdSmiSensor(memory=ConditionMemory.of(AMD_SMI, run_dir)))
     if settings.infiniband:
         sensors.append(Infiniband(memory=ConditionMemory.of(Infiniband.name, run_dir)))
     if settings.node_checks:

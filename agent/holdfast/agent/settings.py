@@ -43,9 +43,9 @@ class AgentSettings:
     access to the metrics. `listen` is where they are served: by default on loopback and any free port, as several
     agents may share a machine. With `simulated_gpus` the machine is somebody's own and nothing else is sensed.
 
-    `nvml`, `infiniband` and `node_checks` say whether a source is used where this machine has it. `kernel_log` is
-    the kernel's device or a log file, None: it is not read. `dcgm_exporter` is the URL of an exporter that runs
-    already. `disks` are paths whose file systems must not fill up.
+    `nvml`, `amd_smi`, `infiniband` and `node_checks` say whether a source is used where this machine has it.
+    `kernel_log` is the kernel's device or a log file, None: it is not read. `dcgm_exporter` is the URL of an
+    exporter that runs already. `disks` are paths whose file systems must not fill up.
     """
 
     node: str
@@ -58,6 +58,7 @@ class AgentSettings:
     listen: Address = ANY_LOOPBACK_PORT
     simulated_gpus: int = 0
     nvml: bool = True
+    amd_smi: bool = True
     kernel_log: str | None = KERNEL_LOG
     dcgm_exporter: str | None = None
     preemption: Cloud = Cloud.AUTO
@@ -112,6 +113,7 @@ def parse_settings(arguments: Sequence[str]) -> AgentSettings:
         listen=Address.parse(given.listen, given_by="--listen", port_min=0),
         simulated_gpus=given.simulated_gpus,
         nvml=given.nvml == "auto",
+        amd_smi=given.amd_smi == "auto",
         kernel_log=_KERNEL_LOGS.get(given.kernel_log, given.kernel_log),
         dcgm_exporter=given.dcgm_exporter,
         preemption=Cloud(given.preemption),
@@ -172,6 +174,7 @@ def _parser() -> argparse.ArgumentParser:
     sense = group.add_argument
     uses, clouds = ("auto", "off"), [cloud.value for cloud in Cloud]
     sense("--nvml", choices=uses, default="auto", help="the NVIDIA driver's word on the GPUs")
+    sense("--amd-smi", choices=uses, default="auto", help="the AMD driver's word on the GPUs")
     sense("--kernel-log", default="auto", metavar="auto|off|FILE", help=f"the kernel's log (auto: {KERNEL_LOG})")
     sense("--dcgm-exporter", metavar="URL", help="a dcgm-exporter that runs beside the agent")
     sense("--preemption", choices=clouds, default="auto", help="cloud whose preemption notices to act on")

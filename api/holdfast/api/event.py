@@ -214,7 +214,8 @@ class NodeReputed(msgspec.Struct, frozen=True, tag=True):
 
 class NodeChanged(msgspec.Struct, frozen=True, tag=True):
     """The operator saw a node change. `rack` is its failure domain, empty while it is not known; `offer` what its
-    GPUs are and how it is paid for, None while neither is known.
+    GPUs are and how it is paid for, None while neither is known. `holding` are the causes of the conditions of
+    others that hold; `remediated` is the incident for which somebody repaired it, empty while nobody has.
     """
 
     node: str
@@ -222,6 +223,8 @@ class NodeChanged(msgspec.Struct, frozen=True, tag=True):
     reason: str = ""
     rack: str = ""
     offer: Offer | None = None
+    holding: tuple[str, ...] = ()
+    remediated: str = ""
 
 
 class PodChanged(msgspec.Struct, frozen=True, tag=True):

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from holdfast.api.policy import XidAction
+from holdfast.api.xid import Recovery
 
 
 class FindingKind(StrEnum):
@@ -135,6 +136,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     `fix` is what mends a mistake of the script that no further try can, and says that none is of use. Of a
     MEMBER_LOST, `innocent` says that the node had no part in it. `own_rule` says that only the job's own spec asks
     for what is done, and neither the catalogues nor the cluster: it is no reason for other jobs.
+    `remedy` is what brings the node back, None where kind and cause tell.
     """
 
     kind: FindingKind
@@ -157,4 +159,5 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     fix: str = ""
     innocent: bool = False
     own_rule: bool = False
+    remedy: Recovery | None = None
     slow: Slowness | None = None

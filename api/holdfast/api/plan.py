@@ -6,30 +6,38 @@ is for people to read.
 """
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
-from holdfast.api.bounds import Job, Name, Text, Whole
+from holdfast.api.bounds import Few, Job, Name, Text, Whole
 from holdfast.api.incident import Incident
+from holdfast.api.nodecondition import NodeCondition
 from holdfast.api.policy import Offer
 from holdfast.api.status import JobStatus
+from holdfast.api.xid import Recovery
 
 
 class NodeOrder(msgspec.Struct, frozen=True):
-    """A node to keep away from, and why."""
+    """A node to keep away from, and why. `remedy` is what would bring it back, `gpu` the GPU at fault if it is
+    one.
+    """
 
     node: str
     reason: str
     incident: str | None = None
+    remedy: Recovery = Recovery.NOTHING
+    gpu: str | None = None
 
 
 class Plan(msgspec.Struct, frozen=True, tag=True):
     """Desired state. `number` grows with every change.
 
-    `members` and `spares` are how many launchers should exist in and beside the round; `avoid` are nodes to
-    place nothing on; `cordon` are nodes to take out of service (a subset of `avoid`'s names); `returned` are
-    nodes to put back into service; `release` are members that are needed no more, to be removed first when
-    there are more than `members` and `spares`, and always when their node is to be left.
+    `members` and `spares` are how many launchers should exist in and beside the round; `avoid` are nodes to place
+    nothing on; `cordon` are nodes to take out of service (a subset of `avoid`'s names); `returned` are nodes to
+    put back into service, of which those in `trying` are not trusted yet; `release` are members that are needed no
+    more, to be removed first when there are more than `members` and `spares`, and always when their node is to be
+    left.
     """
 
     job: str
@@ -40,6 +48,7 @@ class Plan(msgspec.Struct, frozen=True, tag=True):
     cordon: tuple[NodeOrder, ...] = ()
     returned: tuple[str, ...] = ()
     release: tuple[str, ...] = ()
+    trying: tuple[str, ...] = ()
 
 
 class NodeState(StrEnum):
@@ -54,7 +63,9 @@ class NodeState(StrEnum):
 
 class NodeObserved(msgspec.Struct, frozen=True, tag=True):
     """Operator to watchdog: a node's state changed. `rack` is its topology label's value, empty without one.
-    `offer` is what its labels say of its GPUs and of how it is paid for, None where they say nothing.
+    `offer` is what its labels say of its GPUs and of how it is paid for, None where they say nothing. `conditions`
+    are those of others that hold and mean something; `remediated` is the job's incident for which
+    the node was repaired, empty while it was not.
     """
 
     node: Name
@@ -62,6 +73,8 @@ class NodeObserved(msgspec.Struct, frozen=True, tag=True):
     reason: Text = ""
     rack: Name = ""
     offer: Offer | None = None
+    conditions: Annotated[tuple[NodeCondition, ...], Few] = ()
+    remediated: Name = ""
 
 
 class PodState(StrEnum):

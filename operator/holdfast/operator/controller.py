@@ -91,6 +91,9 @@ class Controller:
             refused=refused,
             rivals=rivals,
             left_out=reading.left_out,
+            remediations=self.view.remediations_by_node,
+            capacity=self.view.capacity_of(job),
+            capacity_templates=self.view.capacity_templates_of(job),
         )
         outcome = reconcile(observed, self.options, self.now())
         if self._told.get(key) != outcome.reason:

@@ -1,4 +1,4 @@
-"""The definitions of TrainingJob and Intervention for the API server, made from the types that read them.
+"""The definitions of our objects for the API server, made from the types that read them.
 
 `python -m holdfast.operator.crd` writes them as chart templates; `--plain` prints them for `kubectl apply`.
 """
@@ -16,6 +16,7 @@ import yaml
 from holdfast.api.interventionspec import InterventionSpec, InterventionStatus
 from holdfast.api.jobstatus import TrainingJobStatus
 from holdfast.api.metadata import API_VERSION
+from holdfast.api.remediation import RemediationSpec, RemediationStatus
 from holdfast.api.trainingjob import JobSpec
 from holdfast.operator.crdschema import Half, Schema, structural
 
@@ -73,6 +74,18 @@ REQUEST_COLUMNS = (
     _AGE,
     Column("Outcome", "string", ".status.outcome", "What was done, why not, or what it waits for."),
     Column("Reason", "string", ".spec.reason", "Why it was asked for.", priority=1),
+)
+REMEDIATION_COLUMNS = (
+    Column("Action", "string", ".spec.action", "What is asked for."),
+    Column("Outcome", "string", ".status.outcome", "What became of it; empty while nobody has begun."),
+    Column("Job", "string", ".spec.job", "The TrainingJob that found it first."),
+    Column("Incident", "string", ".spec.incident", "Its incident."),
+    _AGE,
+    Column("Reason", "string", ".spec.reason", "What was found.", priority=1),
+    Column("Message", "string", ".status.message", "What was done, or why it failed.", priority=1),
+)
+REMEDIATION_RULES = (
+    {"rule": "self.spec.node == self.metadata.name", "message": "the object has the name of its node: spec.node"},
 )
 _WORLD = "self.nodes.{end} * self.processesPerNode % (self.parallelism.tensor * self.parallelism.pipeline) == 0"
 JOB_RULES = (
@@ -163,7 +176,17 @@ def definitions() -> dict[str, Schema]:
     names = {"kind": "Intervention", "plural": "interventions", "singular": "intervention", "shortNames": ["itv"]}
     about = "What an on-call engineer asks for, of one job. It is done once and stays as a record."
     interventions = _definition(names, about, spec, status, REQUEST_COLUMNS, {"status": {}})
-    return {"trainingjobs": jobs, "interventions": interventions}
+    spec, status = structural(RemediationSpec, Half.SPEC), structural(RemediationStatus, Half.STATUS)
+    kind = "NodeRemediation"
+    names = {"kind": kind, "plural": "noderemediations", "singular": "noderemediation", "shortNames": ["nrm"]}
+    about = (
+        "What Holdfast asks of whoever repairs nodes. It has its node's name; its status says what became of it."
+    )
+    remediations = _definition(names, about, spec, status, REMEDIATION_COLUMNS, {"status": {}})
+    remediations["spec"]["scope"] = "Cluster"  # nodes belong to no namespace
+    root = remediations["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    root[RULES] = list(REMEDIATION_RULES)
+    return {"trainingjobs": jobs, "interventions": interventions, "noderemediations": remediations}
 
 
 def _definition(

@@ -4,22 +4,36 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from holdfast.api.errors import HoldfastError, InvalidInput, Problem
 from holdfast.operator.act.dryrun import DryRun
-from holdfast.operator.act.executor import Executor
+from holdfast.operator.act.executor import Executor, Kept
 from holdfast.operator.act.interventions import Interventions
 from holdfast.operator.act.statuswriter import EventRecorder
 from holdfast.operator.controller import Controller
 from holdfast.operator.decide.belongings import BUDGET, SERVICE
-from holdfast.operator.decide.observed import Cordoning, Mode, Options
+from holdfast.operator.decide.capacity import REQUEST, TEMPLATE
+from holdfast.operator.decide.conditionmap import ConditionMap
+from holdfast.operator.decide.observed import PROVISIONING_CLASS, Capacity, Cordoning, HandOn, Mode, Options
 from holdfast.operator.kube.cache import Cache
 from holdfast.operator.kube.clusterview import ClusterView
 from holdfast.operator.kube.elector import Elector
-from holdfast.operator.kube.objects import INTERVENTIONS, JOBS, NODES, PODS, SERVICES, Resource, budgets, text_of
+from holdfast.operator.kube.objects import (
+    INTERVENTIONS,
+    JOBS,
+    NODES,
+    POD_TEMPLATES,
+    PODS,
+    REMEDIATIONS,
+    SERVICES,
+    Resource,
+    budgets,
+    capacity_requests,
+    text_of,
+)
 from holdfast.operator.kube.reflector import Reflector
 from holdfast.operator.kube.worklist import Worklist
 from holdfast.operator.kube.writes import Writes
@@ -36,6 +50,15 @@ logger = logging.getLogger(__name__)
 
 BUDGETS_NEW: Final = "policy/v1"  # since 1.21
 BUDGETS_OLD: Final = "policy/v1beta1"
+CAPACITY: Final = ("autoscaling.x-k8s.io/v1", "autoscaling.x-k8s.io/v1beta1")
+
+
+@dataclass(frozen=True)
+class Apis:
+    """Versions the API server knows: of disruption budgets, and of provisioning requests (empty: not used)."""
+
+    budgets: str
+    capacity: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,6 +73,10 @@ class Settings:
     `namespaces`: none means all, the way most clusters run one operator.
     `mode`: observe decides and reports without changing anything, for trying Holdfast on a cluster.
     `cordoning`: consume where another remediator takes nodes out of service.
+    `condition_map`: which conditions that others set on nodes count, and as what.
+    `hand_on`: how what is proved of nodes is handed on to others.
+    `remediation_ttl_s`: how long a remediation that succeeded is kept, for people to read.
+    `capacity`: how capacity is asked for when pods find no place; `provisioning_class`: of provisioning requests.
     `maintenance_taints`: keys that mean "leave this node in good order".
     `lease_namespace`, `lease_name`, `identity`: who of several operators acts.
     `lease_s`: how long a dead leader keeps the others waiting; 15 s survives a busy API server.
@@ -76,6 +103,11 @@ class Settings:
     kubeconfig: str
     resync_s: float
     watchdog_ca_file: Path | None = None
+    condition_map: ConditionMap = field(default_factory=ConditionMap)
+    hand_on: HandOn = HandOn.NOTHING
+    remediation_ttl_s: float = 86400.0
+    capacity: Capacity = Capacity.PODS
+    provisioning_class: str = PROVISIONING_CLASS
 
     def __post_init__(self) -> None:
         problems: list[Problem] = []
@@ -88,6 +120,10 @@ class Settings:
         for flag, seconds in (("--lease-seconds", self.lease_s), ("--resync", self.resync_s)):
             if not seconds >= 1.0:
                 problems.append(Problem(flag, seconds, "give 1 seconds or more"))
+        if not self.provisioning_class.strip():
+            problems.append(Problem("--provisioning-class", self.provisioning_class, "give one"))
+        if not self.remediation_ttl_s >= 0.0:
+            problems.append(Problem("--remediation-ttl", self.remediation_ttl_s, "give seconds, 0 or more"))
         for flag, text in (("--launcher-image", self.launcher_image), ("--identity", self.identity)):
             if not text.strip():
                 problems.append(Problem(flag, text, "give one"))
@@ -137,22 +173,28 @@ class Operation:
         self._watchdog_ca = self._watchdog.authority()
         await self._api.open()
         try:
-            budget_api = await self._budget_api()
+            apis = await self._apis()
             kinds: list[tuple[Resource[Any], Cache[Any]]] = [
                 (JOBS, self._view.jobs),
                 (PODS, self._view.pods),
                 (SERVICES, self._view.services),
-                (budgets(budget_api), self._view.budgets),
+                (budgets(apis.budgets), self._view.budgets),
                 (INTERVENTIONS, self._view.interventions),
             ]
+            if apis.capacity:
+                kinds.append((capacity_requests(apis.capacity), self._view.capacity))
+                kinds.append((POD_TEMPLATES, self._view.capacity_templates))
             watched = [(*kind, namespace) for namespace in self._settings.namespaces or ("",) for kind in kinds]
-            for resource, cache, namespace in (*watched, (NODES, self._view.nodes, "")):
+            of_cluster: list[tuple[Resource[Any], Cache[Any], str]] = [(NODES, self._view.nodes, "")]
+            if self._settings.hand_on is HandOn.REMEDIATION:
+                of_cluster.append((REMEDIATIONS, self._view.remediations, ""))
+            for resource, cache, namespace in (*watched, *of_cluster):
                 count = self._metrics.watch_restarts.labels(resource.plural).inc
                 self._reflectors.append(Reflector(self._api, resource, namespace, cache, count))
             async with asyncio.TaskGroup() as watching:
                 tasks = [watching.create_task(each.run()) for each in self._reflectors]
                 try:
-                    await self._lead(budget_api)
+                    await self._lead(apis)
                 finally:
                     for task in tasks:
                         task.cancel()
@@ -161,26 +203,38 @@ class Operation:
             await self._api.close()
         raise AssertionError("leading ends by an error")
 
-    async def _budget_api(self) -> str:
-        """The version of disruption budgets this API server knows; waits for the server."""
+    async def _apis(self) -> Apis:
+        """The versions this API server knows; waits for the server. Raises InvalidInput."""
+        budgets = BUDGETS_NEW if await self._knows(BUDGETS_NEW) else BUDGETS_OLD
+        if self._settings.capacity is not Capacity.PROVISIONING_REQUEST:
+            return Apis(budgets)
+        for api in CAPACITY:
+            if await self._knows(api):
+                return Apis(budgets, api)
+        fix = "install its definition, which comes with the cluster autoscaler, or say pods"
+        given = f"{self._settings.capacity.value}, and the API server knows no ProvisioningRequest"
+        raise InvalidInput(Problem("--capacity", given, fix))
+
+    async def _knows(self, api: str) -> bool:
+        """Whether the API server has that group and version."""
         backoff, told = Backoff(0.5, 15.0), ""
         while True:
             try:
-                await self._api.ask(Request("GET", f"/apis/{BUDGETS_NEW}"))
-                return BUDGETS_NEW
+                await self._api.ask(Request("GET", f"/apis/{api}"))
+                return True
             except Absent:
-                return BUDGETS_OLD
+                return False
             except HoldfastError as error:
                 if str(error) != told:
                     told = str(error)
                     logger.warning("waiting for the API server error=%s", error)
             await asyncio.sleep(backoff.next_s())
 
-    async def _lead(self, budget_api: str) -> None:
+    async def _lead(self, apis: Apis) -> None:
         for reflector in self._reflectors:
             await reflector.synced.wait()
         await self._elector.win()
-        work = asyncio.create_task(self._work(budget_api))
+        work = asyncio.create_task(self._work(apis))
         lease = asyncio.create_task(self._elector.keep())
         try:
             done, _ = await asyncio.wait((work, lease), return_when=asyncio.FIRST_COMPLETED)
@@ -193,7 +247,7 @@ class Operation:
                 await asyncio.gather(task, return_exceptions=True)
             await self._elector.release()
 
-    async def _work(self, budget_api: str) -> None:
+    async def _work(self, apis: Apis) -> None:
         settings, view, metrics = self._settings, self._view, self._metrics
         options = Options(
             watchdog=settings.watchdog,
@@ -203,8 +257,20 @@ class Operation:
             mode=settings.mode,
             cordoning=settings.cordoning,
             maintenance_taints=settings.maintenance_taints,
-            budget_api=budget_api,
+            budget_api=apis.budgets,
+            condition_map=settings.condition_map,
+            hand_on=settings.hand_on,
+            remediation_ttl_s=settings.remediation_ttl_s,
+            capacity=settings.capacity,
+            capacity_api=apis.capacity,
+            provisioning_class=settings.provisioning_class,
         )
+        owned: dict[str, Kept] = {
+            SERVICE: (SERVICES, view.services),
+            BUDGET: (budgets(apis.budgets), view.budgets),
+            REQUEST: (capacity_requests(apis.capacity), view.capacity),
+            TEMPLATE: (POD_TEMPLATES, view.capacity_templates),
+        }
         writes = Writes(self._api, self._elector.leads)
 
         def wall() -> str:
@@ -214,7 +280,7 @@ class Operation:
             view,
             writes,
             self._watchdog,
-            owned={SERVICE: (SERVICES, view.services), BUDGET: (budgets(budget_api), view.budgets)},
+            owned=owned,
             done=lambda kind: metrics.actions.labels(kind).inc(),
             wall=wall,
         )
@@ -230,7 +296,7 @@ class Operation:
             group.create_task(scheduler.run())
             if settings.mode is Mode.ACT:
                 interventions = Interventions(
-                    view, self._asked, writes, self._watchdog, self._wall, settings.cordoning
+                    view, self._asked, writes, self._watchdog, self._wall, settings.cordoning, settings.hand_on
                 )
                 group.create_task(interventions.run())
 

@@ -20,7 +20,8 @@ from aiohttp import web
 from holdfast.api.errors import Fenced, HoldfastError, Unavailable
 from holdfast.api.exposition import accepted
 from holdfast.operator.act import faultpoint
-from holdfast.operator.decide.observed import Cordoning, Mode
+from holdfast.operator.decide.conditionmap import read_rules
+from holdfast.operator.decide.observed import PROVISIONING_CLASS, Capacity, Cordoning, HandOn, Mode
 from holdfast.operator.metrics import Metrics
 from holdfast.operator.operation import Operation, Settings
 from holdfast.wire.door import HELLO_S, Door, listen, raise_open_files_max
@@ -85,6 +86,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     "--cordoning", default="own", type=click.Choice([each.value for each in Cordoning]), show_default=True
 )
 @click.option("--maintenance-taint", "maintenance_taints", multiple=True, help="A key; repeatable.")
+@click.option(
+    "--capacity", default="pods", type=click.Choice([each.value for each in Capacity]), show_default=True
+)
+@click.option(
+    "--provisioning-class", default=PROVISIONING_CLASS, show_default=True, help="Of provisioning requests."
+)
+@click.option(
+    "--hand-on", default="nothing", type=click.Choice([each.value for each in HandOn]), show_default=True
+)
+@click.option("--remediation-ttl", "remediation_ttl_s", default=86400.0, show_default=True, help="Seconds.")
+@click.option("--node-conditions", "condition_map", default="", help="Rules for others' conditions, a JSON list.")
 @click.option("--lease-namespace", default="default", show_default=True)
 @click.option("--lease-name", default="holdfast-operator", show_default=True)
 @click.option("--identity", default="", help="Of this candidate. [default: host name and a random part]")
@@ -106,6 +118,9 @@ def command(log_level: str, **flags: Any) -> None:
     try:
         faultpoint.arm(os.environ.get(faultpoint.VARIABLE, ""))
         flags["mode"], flags["cordoning"] = Mode(flags["mode"]), Cordoning(flags["cordoning"])
+        flags["capacity"] = Capacity(flags["capacity"])
+        flags["hand_on"] = HandOn(flags["hand_on"])
+        flags["condition_map"] = read_rules(flags["condition_map"])
         flags["identity"] = flags["identity"] or f"{socket.gethostname()}_{uuid4().hex[:8]}"
         code = asyncio.run(serve(Settings(**flags)))
     except HoldfastError as error:

@@ -23,5 +23,5 @@ def chart(cluster: ApiServer) -> Iterator[HelmChart]:
     release = HelmChart(cluster.admin_kubeconfig(), cluster.new_namespace("chart"))
     yield release
     release.uninstall()
-    for plural in ("trainingjobs", "interventions"):
+    for plural in ("trainingjobs", "interventions", "noderemediations"):
         drop_definition(cluster, plural)

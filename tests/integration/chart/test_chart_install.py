@@ -89,7 +89,7 @@ def test_jobs_outlive_the_chart(chart: HelmChart, cluster: ApiServer) -> None:
 def test_definitions_that_are_not_to_be_kept_go_with_the_chart(chart: HelmChart, cluster: ApiServer) -> None:
     chart.install({"crds": {"keep": False}})
     chart.uninstall()
-    left = [definition(cluster, each) for each in ("trainingjobs", "interventions")]
+    left = [definition(cluster, each) for each in ("trainingjobs", "interventions", "noderemediations")]
     assert [each for each in left if each is not None and "deletionTimestamp" not in each["metadata"]] == []
 
 
@@ -117,7 +117,7 @@ RUNS_JOBS = (
     *(Ask(verb, "interventions.holdfast.dev", ELSEWHERE) for verb in ("get", "list", "watch")),
     Ask("patch", "interventions.holdfast.dev/status", ELSEWHERE),
 )
-ON_NODES = tuple(Ask(verb, "nodes") for verb in ("get", "list", "watch", "patch"))
+ON_NODES = (*(Ask(verb, "nodes") for verb in ("get", "list", "watch", "patch")), Ask("patch", "nodes/status"))
 OBSERVES_JOBS = (*(ask for ask in RUNS_JOBS if ask.verb in READING), Ask("patch", JOB_STATUS, ELSEWHERE))
 ITS_LEASE = (
     Ask("create", "leases.coordination.k8s.io", OWN),
@@ -126,7 +126,9 @@ ITS_LEASE = (
 NOBODYS = (
     *(Ask(verb, "secrets", OWN) for verb in ("get", "list", "create")),
     *(Ask(verb, "nodes") for verb in ("create", "delete", "update")),
-    Ask("patch", "nodes/status"),
+    Ask("update", "nodes/status"),
+    *(Ask(verb, "noderemediations.holdfast.dev") for verb in ("list", "create", "patch")),
+    Ask("patch", "noderemediations.holdfast.dev/status"),
     Ask("patch", "pods", ELSEWHERE),
     *(Ask(verb, "events.events.k8s.io", ELSEWHERE) for verb in ("create", "patch")),
     *(Ask("get", f"{plural}.holdfast.dev/status", ELSEWHERE) for plural in ("trainingjobs", "interventions")),
@@ -200,7 +202,7 @@ def _person(cluster: ApiServer, namespace: str, role: str, account: str, *, kind
 
 
 def test_people_get_the_roles_of_their_work(chart: HelmChart, cluster: ApiServer) -> None:
-    chart.install()
+    chart.install({"operator": {"handOn": "remediation"}})
     here, jobs, requests = chart.namespace, "trainingjobs.holdfast.dev", "interventions.holdfast.dev"
     view = _person(cluster, here, f"{here}-holdfast-view", "viewing")
     edit = _person(cluster, here, f"{here}-holdfast-edit", "editing")
@@ -221,6 +223,10 @@ def test_people_get_the_roles_of_their_work(chart: HelmChart, cluster: ApiServer
         True,
     ]
     assert not may(cluster, oncall, Ask("delete", requests, here)), "an Intervention is a record"
+    of_nodes = "noderemediations.holdfast.dev"
+    asks = [Ask("create", of_nodes), Ask("patch", of_nodes), Ask("patch", f"{of_nodes}/status")]
+    allowed = [may(cluster, each, ask) for each in (view, edit, oncall) for ask in asks]
+    assert allowed == [False] * 9, "no tenant says that somebody's node was repaired"
     reader = _person(cluster, here, "holdfast-reader", "reading", kind="Role")
     ways = ("holdfast-watchdog", "holdfast-watchdog:http", "https:holdfast-watchdog:http", "holdfast-redis:redis")
     until_may(cluster, reader, Ask("get", "services/proxy", here, ways[0]))

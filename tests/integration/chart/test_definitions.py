@@ -25,7 +25,7 @@ def served(cluster: ApiServer) -> Iterator[ApiServer]:
     """A server that knows the definitions, from the chart."""
     release = HelmChart(cluster.admin_kubeconfig(), cluster.new_namespace("chart"))
     release.install()
-    for plural in ("trainingjobs", "interventions"):
+    for plural in ("trainingjobs", "interventions", "noderemediations"):
         until_served(cluster, f"{API}/{plural}")
     yield cluster
     release.uninstall()

@@ -9,10 +9,11 @@ from fake_nvml import FakeNvml
 from nvml_observer import until_listening
 from patience import patient
 
-from holdfast.agent.nvml.driver import Driver, DriverAbsent
+from holdfast.agent.gpufailure import DriverAbsent
+from holdfast.agent.gpusnapshot import GpuSnapshot
+from holdfast.agent.nvml.driver import Driver
 from holdfast.agent.nvml.gpu import Session
 from holdfast.agent.nvml.sensor import EventWatch
-from holdfast.agent.nvml.snapshot import GpuSnapshot
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.reading import Reading
 from holdfast.api.event import (
@@ -50,7 +51,7 @@ class NvmlJob:
         machine.layout.count = 4  # each costs as much as the next
         self.now = 1000.0
         self.state = initial(JOB)
-        self.snapshot = GpuSnapshot(clock=lambda: self.now, hang=lambda now, longer_than_s: "")
+        self.snapshot = GpuSnapshot("nvml", clock=lambda: self.now, hang=lambda now, longer_than_s: "")
         self._driver = Driver(lambda: self.now)
         self._session: Session | None = None
         self._watch: EventWatch | None = None

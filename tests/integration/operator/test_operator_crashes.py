@@ -22,8 +22,15 @@ from holdfast.operator.act.faultpoint import EXIT_CODE
 from holdfast.operator.act.faultpoint import POINTS as ALL_POINTS
 
 TAINT = "holdfast.dev/cordoned"
-ELSEWHERE = ("before-job-deleted", "after-job-deleted")
-"""Reached only by a job that ended: the other life below."""
+ELSEWHERE = (
+    *("before-job-deleted", "after-job-deleted"),  # reached only by a job that ended: the other life below
+    *(
+        "before-node-health",
+        "after-node-health",
+        "before-remediation",
+        "after-remediation",
+    ),  # test_operator_others.py
+)
 ENDS_UNTOLD = ("before-event", "before-release", "after-release")
 """Where the operator may die between the last thing it does for a job and telling of it."""
 TOGETHER = 6

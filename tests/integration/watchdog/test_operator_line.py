@@ -11,6 +11,7 @@ from peers import INGEST_TOKEN, JOB, TO_LAUNCHER, TOKEN, LauncherPeer, Rig, bear
 
 from holdfast.api.event import MemberDeparting, NodeChanged, PodChanged
 from holdfast.api.membership import CheckpointCommitted, Departing, Refused, SaveWanted, WorkerExited
+from holdfast.api.nodecondition import FaultPart, Meaning, NodeCondition
 from holdfast.api.plan import (
     JobReport,
     NodeObserved,
@@ -25,6 +26,8 @@ from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Idle, Seat
 from holdfast.api.status import JobPhase
 from holdfast.api.telemetry import AgentHello, NodeReport, ProcessState, RankSample
+from holdfast.api.xid import Recovery
+from holdfast.watchdog.senses import senses_for
 from holdfast.watchdog.server.watchdog import BROUGHT_MAX
 
 SHOWN: msgspec.msgpack.Decoder[ToOperator] = msgspec.msgpack.Decoder(ToOperator)
@@ -102,6 +105,29 @@ async def test_what_the_operator_sees_is_journaled() -> None:
             NodeChanged("n1", NodeState.DRAINING, "cordoned"),
             PodChanged("gpt-0", "n1", PodState.PENDING, "no room"),
         ]
+
+
+async def test_a_node_is_left_for_what_others_say_and_comes_back_when_it_is_over_or_repaired() -> None:
+    async with rigged(senses=senses_for) as rig:
+        await rig.submit(policy_of(nodes=1, spares=1))
+        await rig.launcher("m1")
+        await rig.launcher("m2")
+        operator = await OperatorPeer(rig).connect()
+        said = NodeCondition("KernelDeadlock", Meaning.EVICT, FaultPart.KERNEL, "DockerHung", "it hangs", "10:00")
+        sick, well = "node-m2", NodeObserved("node-m2", NodeState.READY)
+        await operator.say(msgspec.structs.replace(well, conditions=(said,)))
+        plan = await operator.plan(lambda plan: bool(plan.cordon))
+        assert [(order.node, order.remedy) for order in plan.cordon] == [(sick, Recovery.REBOOT_NODE)]
+        await operator.say(well)
+        plan = await operator.plan(lambda plan: plan.returned == (sick,))
+        assert plan.avoid == ()
+        again = msgspec.structs.replace(said, since="10:07")
+        await operator.say(msgspec.structs.replace(well, conditions=(again,)))
+        (order,) = (await operator.plan(lambda plan: bool(plan.cordon))).cordon
+        assert order.incident is not None
+        repaired = msgspec.structs.replace(well, conditions=(again,), remediated=order.incident)
+        await operator.say(repaired)
+        assert (await operator.plan(lambda plan: plan.returned == (sick,))).cordon == ()
 
 
 async def test_the_report_tells_of_the_job_its_incidents_and_its_generation() -> None:

@@ -16,8 +16,8 @@ from holdfast.agent.conditions.gpus import GPU_KINDS
 from holdfast.agent.conditions.memory import ConditionMemory
 from holdfast.agent.conditions.nodes import NODE_KINDS, NodeJudge
 from holdfast.agent.conditions.ports import PORT_KINDS, PortJudge
+from holdfast.agent.gpusnapshot import GpuSnapshot
 from holdfast.agent.nvml.gpu import Session, Sweep
-from holdfast.agent.nvml.snapshot import GpuSnapshot
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.reading import (
     ClockDetail,
@@ -82,7 +82,7 @@ class GpuAgent:
 
     def starts(self, boot: str) -> None:
         self._snapshot = GpuSnapshot(
-            clock=lambda: self.now, hang=lambda now, longer: "", memory=self._memory(boot)
+            "nvml", clock=lambda: self.now, hang=lambda now, longer: "", memory=self._memory(boot)
         )
 
     def look(self) -> Reading:

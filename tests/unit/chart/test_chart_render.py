@@ -1,5 +1,6 @@
 """What the chart makes of its values, without a server."""
 
+import json
 import re
 import runpy
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ FULL: Values = {
     "priorityClass": {"create": True},
     "operator": {
         "maintenanceTaints": ["x/y"],
+        "nodeConditions": [{"type": "Fan.*", "reason": "it's hot", "means": "evict", "part": "gpu"}],
         "extraEnv": [{"name": "A", "value": "b"}],
         "nodeSelector": {"a": "b"},
     },
@@ -367,12 +369,12 @@ def test_tokens_are_made_for_the_audience_that_the_watchdog_and_the_command_line
 def test_rights_in_chosen_namespaces_are_roles_there() -> None:
     everywhere, chosen = rendered(), rendered({"watchNamespaces": ["a", "b"]})
     cluster = one(chosen, "ClusterRole", "hf-holdfast-operator")["rules"]
-    assert [rule["resources"] for rule in cluster] == [["nodes"]]
+    assert [rule["resources"] for rule in cluster] == [["nodes"], ["nodes/status"]]
     roles = [
         each for each in chosen if each["kind"] == "Role" and each["metadata"]["name"] == "hf-holdfast-operator"
     ]
     assert [each["metadata"]["namespace"] for each in roles] == ["a", "b"]
-    assert roles[0]["rules"] == one(everywhere, "ClusterRole", "hf-holdfast-operator")["rules"][1:]
+    assert roles[0]["rules"] == one(everywhere, "ClusterRole", "hf-holdfast-operator")["rules"][2:]
 
 
 def test_who_views_or_is_on_call_may_read_jobs_and_what_they_print() -> None:
@@ -426,8 +428,52 @@ def test_no_right_is_a_wildcard() -> None:
 
 
 def test_an_operator_that_only_heeds_taints_may_not_write_to_nodes() -> None:
-    rules = one(rendered({"operator": {"cordoning": "consume"}}), "ClusterRole", "hf-holdfast-operator")["rules"]
+    consuming = {"operator": {"cordoning": "consume", "handOn": "nothing"}}
+    rules = one(rendered(consuming), "ClusterRole", "hf-holdfast-operator")["rules"]
     assert rules[0] == {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]}
+    assert [each for each in rules if "nodes/status" in each["resources"]] == []
+
+
+HANDED_ON = {"nothing": set(), "condition": {"nodes/status"}, "remediation": {"nodes/status", "noderemediations"}}
+
+
+@pytest.mark.parametrize(("how", "resources"), HANDED_ON.items(), ids=HANDED_ON)
+def test_an_operator_has_the_rights_for_what_it_hands_on_and_no_more(how: str, resources: set[str]) -> None:
+    made = rendered({"operator": {"handOn": how}})
+    rules = one(made, "ClusterRole", "hf-holdfast-operator")["rules"]
+    given = {each: rule["verbs"] for rule in rules for each in rule["resources"]}
+    assert given.keys() & {"nodes/status", "noderemediations", "noderemediations/status"} == resources
+    assert given.get("nodes/status", ["patch"]) == ["patch"]
+    roles = {name for name in named(made) if name.startswith("ClusterRole/") and name.endswith("-remediator")}
+    assert len(roles) == (how == "remediation")
+    others = [
+        each
+        for each in made
+        if each["kind"] == "ClusterRole" and not each["metadata"]["name"].endswith("-operator")
+    ]
+    writes = [
+        each["metadata"]["name"]
+        for each in others
+        for rule in each["rules"]
+        if "noderemediations/status" in rule["resources"]
+    ]
+    assert [name.endswith("-remediator") for name in writes] == [True] * (how == "remediation"), (
+        "a tenant's role may not"
+    )
+
+
+def test_an_operator_asks_for_capacity_only_where_it_may() -> None:
+    for values, counted in (({}, 0), ({"operator": {"capacity": "provisioning-request"}}, 2)):
+        rules = one(rendered(values), "ClusterRole", "hf-holdfast-operator")["rules"]
+        resources = [each for rule in rules for each in rule["resources"]]
+        assert len({"podtemplates", "provisioningrequests"} & {*resources}) == counted
+
+
+def test_rules_for_conditions_reach_the_operator_as_they_were_written() -> None:
+    rules = FULL["operator"]["nodeConditions"]
+    container = dict(_pods(rendered(FULL)))["Deployment/holdfast-operator"]["containers"][0]
+    (given,) = [each for each in container["args"] if each.startswith("--node-conditions=")]
+    assert json.loads(given.partition("=")[2]) == rules
 
 
 @pytest.mark.parametrize("namespaces", [[], ["a", "b"]], ids=["everywhere", "chosen"])
@@ -485,6 +531,9 @@ def test_an_image_is_named_by_registry_tag_or_digest(values: Values, image: str)
         ({"operatr": {}}, "operatr"),
         ({"operator": {"mod": "act"}}, "mod"),
         ({"operator": {"mode": "perhaps"}}, "operator/mode"),
+        ({"operator": {"handOn": "everything"}}, "operator/handOn"),
+        ({"operator": {"nodeConditions": [{"type": "Fan"}]}}, "means"),
+        ({"operator": {"nodeConditions": [{"type": "Fan", "means": "reboot"}]}}, "nodeConditions/0/means"),
         ({"watchdog": {"replicas": 0}}, "watchdog/replicas"),
         ({"watchdog": {"grants": {"users": {"jane": ["rule"]}}}}, "grants/users/jane"),
         ({"watchdog": {"xidActions": {"63": "Reboot"}}}, "xidActions/63"),

@@ -148,7 +148,11 @@ def test_the_command_writes_templates_and_prints_manifests(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     crd.main(["--into", str(tmp_path)])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["interventions.yaml", "trainingjobs.yaml"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "interventions.yaml",
+        "noderemediations.yaml",
+        "trainingjobs.yaml",
+    ]
     crd.main(["--plain"])
     printed = list(yaml.safe_load_all(capsys.readouterr().out))
     assert printed == list(crd.definitions().values())

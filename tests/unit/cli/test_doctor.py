@@ -260,7 +260,7 @@ def test_the_generated_definitions_are_equal_to_themselves() -> None:
     from holdfast.cli.doctor.gathering import expected_definitions
 
     definitions = expected_definitions()
-    assert set(definitions) == {"trainingjobs", "interventions"}
+    assert set(definitions) == {"trainingjobs", "interventions", "noderemediations"}
     for definition in definitions.values():
         assert difference(definition, definition) == ""
     altered = copy.deepcopy(definitions["trainingjobs"])

@@ -16,6 +16,7 @@ from holdfast.watchdog.detectors.divergence import DivergenceDetector
 from holdfast.watchdog.detectors.gpu_fault import GpuFaultDetector
 from holdfast.watchdog.detectors.hang import HangDetector
 from holdfast.watchdog.detectors.member_lost import MemberLostDetector
+from holdfast.watchdog.detectors.node_condition import NodeConditionDetector
 from holdfast.watchdog.detectors.non_finite import NonFiniteDetector
 from holdfast.watchdog.detectors.preemption import PreemptionDetector
 from holdfast.watchdog.detectors.process_exit import ProcessExitDetector
@@ -39,6 +40,7 @@ def test_there_is_one_detector_of_each_class() -> None:
             PreemptionDetector,
             GpuFaultDetector,
             ConditionDetector,
+            NodeConditionDetector,
             ThermalDetector,
             ReplicaVoteDetector,
             NonFiniteDetector,

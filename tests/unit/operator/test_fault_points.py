@@ -12,6 +12,7 @@ from holdfast.operator.act.executor import Executor
 from holdfast.operator.decide.action import (
     Action,
     Apply,
+    AskForRemediation,
     Cordon,
     CreatePod,
     Delete,
@@ -19,6 +20,7 @@ from holdfast.operator.decide.action import (
     DeletePod,
     Forget,
     SetFinalizer,
+    SetNodeHealth,
     Submit,
     Uncordon,
 )
@@ -37,6 +39,8 @@ AROUND: dict[str, Action] = {
     "owned-deleted": Delete(SERVICE, "gpt"),
     "cordon": Cordon("n1", "XID 79", "inc-1"),
     "uncordon": Uncordon("n1"),
+    "node-health": SetNodeHealth("n1", "False", "Faulty", "XID 79", text_of(NOW)),
+    "remediation": AskForRemediation({"metadata": {"name": "n1"}, "spec": {"action": "Reboot"}}),
     "finalizer": SetFinalizer(held=True),
     "release": SetFinalizer(held=False),
     "job-deleted": DeleteJob(),

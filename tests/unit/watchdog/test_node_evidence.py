@@ -8,6 +8,8 @@ from forgetful_store import MemoryStore
 
 from holdfast.api.condition import Condition, ConditionKind, ConditionState
 from holdfast.api.event import JobSubmitted, MemberEntered, MemberJoined
+from holdfast.api.finding import Evidence
+from holdfast.api.nodecondition import FaultPart, Meaning, NodeCondition
 from holdfast.api.policy import Policy
 from holdfast.api.telemetry import (
     DeviceAnswered,
@@ -19,7 +21,15 @@ from holdfast.api.telemetry import (
 )
 from holdfast.watchdog import brain
 from holdfast.watchdog.brain.step import TakeStacks
-from holdfast.watchdog.nodeevidence import KERNEL_LINES, KERNEL_S, LINE_LENGTH_MAX, KernelLines, node_evidence
+from holdfast.watchdog.detectors.detector import NodeNoted
+from holdfast.watchdog.nodeevidence import (
+    KERNEL_LINES,
+    KERNEL_S,
+    LINE_LENGTH_MAX,
+    KernelLines,
+    node_evidence,
+    noted_evidence,
+)
 from holdfast.watchdog.senses import senses_for
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.watchdog import Watchdog
@@ -98,3 +108,10 @@ async def test_an_incident_of_a_hang_has_what_was_last_heard_of_its_suspects_nod
     (incident,) = host.job.state.incidents
     of_node = [each for each in incident.evidence if each.source in ("GPUs", "kernel log")]
     assert [each.says for each in of_node] == (["1 of n1, 1 healthy, 61 C", "n1: NVRM: Xid 31"] if named else [])
+
+
+def test_what_others_say_of_the_node_is_told_beside_it() -> None:
+    said = NodeCondition("KernelDeadlock", Meaning.EVIDENCE, FaultPart.KERNEL, "Hung", "task \x1b[1m blocked")
+    (evidence,) = noted_evidence(NodeNoted("n0", (said,)), 5.0)
+    assert evidence == Evidence("node conditions", "n0: KernelDeadlock (Hung): task ?[1m blocked", 5.0)
+    assert noted_evidence(None, 5.0) == ()

@@ -45,6 +45,7 @@ from holdfast.watchdog.detectors.detector import (
     Expected,
     Finished,
     Left,
+    NodeNoted,
     Placed,
     RoundStarted,
     RoundStopped,
@@ -92,6 +93,7 @@ class Job:
         self.stopped: str | None = None  # why nothing is decided any more, None while that can be
         self.senses: Senses | None = None
         self._placed: dict[str, Placed] = {}  # by node; whoever watches anew is told again
+        self.noted: dict[str, NodeNoted] = {}  # what others say of nodes, of those of which they say something
         self.counts = JobCounts()
         self._store = store
         self._fence = fence
@@ -173,6 +175,10 @@ class Job:
         """Show a sample to everything that watches, and apply what that proves."""
         if isinstance(sample, Placed):
             self._placed[sample.node] = sample
+        elif isinstance(sample, NodeNoted):
+            self.noted.pop(sample.node, None)
+            if sample.conditions:
+                self.noted[sample.node] = sample
         if self.senses is None:
             return ()
         return self._apply_all(self.senses.observe(sample, now), now)
@@ -412,7 +418,7 @@ class Job:
             if each.finished_round is not None:
                 finished.append(Finished(each.name, each.finished_round, each.nonfinite))
         shown = [_as_sample(Show(self.state.desired))] if self.state.desired is not None else []
-        for sample in (*there, *self._placed.values(), *shown, *finished, *gone):
+        for sample in (*there, *self._placed.values(), *self.noted.values(), *shown, *finished, *gone):
             self.senses.observe(sample, now)
 
     def _refused(self, trouble: str, now: float) -> None:

@@ -18,6 +18,7 @@ from holdfast.api.telemetry import (
     ProcessKilledForMemory,
     XidRaised,
 )
+from holdfast.watchdog.detectors.detector import NodeNoted
 from holdfast.watchdog.detectors.slowcause import HARMLESS_THROTTLE
 from holdfast.watchdog.wording import in_words
 
@@ -55,6 +56,16 @@ def node_evidence(
         *(Evidence("GPUs", says, heard_at) for says in _gpus(report)),
         *(Evidence("conditions", says, heard_at) for says in _conditions(report)),
         *(Evidence("kernel log", f"{report.node}: {_plain(line)}", at) for at, line in kernel),
+    )
+
+
+def noted_evidence(noted: NodeNoted | None, now: float) -> tuple[Evidence, ...]:
+    """What others say of the node, as conditions of it; None: nothing."""
+    if noted is None:
+        return ()
+    return tuple(
+        Evidence("node conditions", _plain(f"{noted.node}: {each.type} ({each.reason}): {each.says}"), now)
+        for each in noted.conditions[:CONDITIONS]
     )
 
 

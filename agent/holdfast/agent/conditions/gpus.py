@@ -91,6 +91,11 @@ def _needs_recovery(gpu: _Gpu) -> bool | None:
     return False if gpu.was_mute and gpu.answered_s >= WELL_S else None
 
 
+def _memory(gpu: _Gpu, says: str) -> str:
+    """`says`, unless the driver has words of its own for its memory errors."""
+    return gpu.detail.words or says
+
+
 def _action(gpu: _Gpu) -> str:
     action = gpu.detail.recovery_action
     known = action in RecoveryAction._value2member_map_
@@ -108,7 +113,9 @@ GPU_RULES: Final = (
     Rule[_Gpu](
         kind=ConditionKind.ECC_UNCORRECTED,
         raise_if=lambda gpu: None if gpu.detail.ecc_uncorrected is None else gpu.detail.ecc_uncorrected > 0,
-        says=lambda gpu: f"{gpu.detail.ecc_uncorrected} uncorrectable memory errors since the driver was loaded",
+        says=lambda gpu: _memory(
+            gpu, f"{gpu.detail.ecc_uncorrected} uncorrectable memory errors since the driver was loaded"
+        ),
     ),
     Rule[_Gpu](
         kind=ConditionKind.ROW_REMAP_PENDING,
@@ -118,12 +125,16 @@ GPU_RULES: Final = (
     Rule[_Gpu](
         kind=ConditionKind.ROW_REMAP_FAILED,
         raise_if=lambda gpu: gpu.detail.row_remap_failed,
-        says=lambda gpu: f"remapped rows: {gpu.detail.remapped_rows_uncorrectable} for uncorrectable errors",
+        says=lambda gpu: _memory(
+            gpu, f"remapped rows: {gpu.detail.remapped_rows_uncorrectable} for uncorrectable errors"
+        ),
     ),
     Rule[_Gpu](
         kind=ConditionKind.PAGE_RETIREMENT_PENDING,
         raise_if=lambda gpu: gpu.detail.page_retirement_pending,
-        says=lambda gpu: f"retired pages: {gpu.detail.retired_pages_double_bit} for double-bit errors",
+        says=lambda gpu: _memory(
+            gpu, f"retired pages: {gpu.detail.retired_pages_double_bit} for double-bit errors"
+        ),
     ),
     Rule[_Gpu](
         kind=ConditionKind.ECC_CORRECTED_STORM,
@@ -172,6 +183,12 @@ LINK_RULES: Final = (
     ),
 )
 GPU_KINDS: Final = frozenset(rule.kind for rule in (*GPU_RULES, *LINK_RULES))
+AMD_KINDS: Final = GPU_KINDS - {
+    ConditionKind.ROW_REMAP_PENDING,
+    ConditionKind.RECOVERY_NEEDED,
+    ConditionKind.POWER_BRAKE,
+}
+"""What AMD's driver tells enough of to say that all is clear."""
 
 
 class GpuJudge:
@@ -207,7 +224,7 @@ class GpuJudge:
                 link = gpu.links[each.link] = _Link(each)
             link.take(each, now)
             for link_rule in LINK_RULES:
-                self.book.judge(link_rule, link, now, gpu=detail.uuid, device=f"nvlink{each.link}")
+                self.book.judge(link_rule, link, now, gpu=detail.uuid, device=f"{each.fabric}{each.link}")
 
     def reset_required(self, uuid: str, now: float) -> None:
         """The driver answers nothing about this GPU but that it has to be reset."""

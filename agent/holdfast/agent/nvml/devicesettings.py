@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import pynvml  # type: ignore[import-untyped] # NVIDIA publishes no types
 
-from holdfast.agent.nvml.driver import CallFailed, Driver, NotTold, NvmlFailure
+from holdfast.agent.gpufailure import CallFailed, GpuFailure, NotTold
+from holdfast.agent.nvml.driver import Driver
 from holdfast.agent.nvml.gpu import Gpu, every_gpu
 from holdfast.api.telemetry import Unreadable
 
@@ -27,7 +28,7 @@ def record_settings(driver: Driver) -> tuple[DeviceSettings, ...] | Unreadable:
     try:
         with every_gpu(driver) as gpus:
             return tuple(_settings(driver, gpu) for gpu in gpus)
-    except NvmlFailure as failure:
+    except GpuFailure as failure:
         return Unreadable("nvml", str(failure))
 
 
@@ -40,7 +41,7 @@ def restore_settings(driver: Driver, recorded: Sequence[DeviceSettings]) -> tupl
             return
         try:
             driver.call(function, gpu.handle, *values)
-        except NvmlFailure as failure:
+        except GpuFailure as failure:
             failed.append(Unreadable(gpu.uuid, str(failure)))
 
     try:
@@ -58,7 +59,7 @@ def restore_settings(driver: Driver, recorded: Sequence[DeviceSettings]) -> tupl
                     put(gpu, "nvmlDeviceSetApplicationsClocks", *clocks)
                 if wanted.persistence != current.persistence:
                     put(gpu, "nvmlDeviceSetPersistenceMode", wanted.persistence)
-    except NvmlFailure as failure:
+    except GpuFailure as failure:
         return (Unreadable("nvml", str(failure)),) if recorded else ()
     return tuple(failed)
 

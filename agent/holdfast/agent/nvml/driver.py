@@ -11,36 +11,17 @@ from typing import Any, Final
 
 import pynvml  # type: ignore[import-untyped] # NVIDIA publishes no types
 
+from holdfast.agent.gpufailure import (
+    CallFailed,
+    DriverAbsent,
+    GpuFailure,
+    GpuLost,
+    NothingYet,
+    NotTold,
+    ResetRequired,
+)
 
-class NvmlFailure(Exception):
-    """A call failed. Its text says which and why."""
-
-
-class NotTold(NvmlFailure):
-    """Not supported here, unknown to this driver, or not permitted. Asking again gives the same."""
-
-
-class NothingYet(NvmlFailure):
-    """No event came in time."""
-
-
-class GpuLost(NvmlFailure):
-    """The GPU has fallen off the bus or is otherwise not to be reached."""
-
-
-class ResetRequired(NvmlFailure):
-    """The GPU answers nothing before it is reset."""
-
-
-class DriverAbsent(NvmlFailure):
-    """There is no library or no driver, or it does not know this session any more."""
-
-
-class CallFailed(NvmlFailure):
-    """It failed in a way that says nothing about the GPU."""
-
-
-_FAILURES: Final[dict[int, type[NvmlFailure]]] = {
+_FAILURES: Final[dict[int, type[GpuFailure]]] = {
     pynvml.NVML_ERROR_NOT_SUPPORTED: NotTold,
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: NotTold,
     pynvml.NVML_ERROR_NO_PERMISSION: NotTold,
@@ -62,7 +43,7 @@ Field = int | tuple[int, int]  # a field, or a field and its scope
 _MEMBERS: Final[Sequence[str]] = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
-def _failure_of(function: str, code: int) -> NvmlFailure:
+def _failure_of(function: str, code: int) -> GpuFailure:
     absent = code == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
     words = "libnvidia-ml.so.1 is not found" if absent else pynvml.NVMLError(code)
     return _FAILURES.get(code, CallFailed)(f"{function}: {words}")
@@ -84,7 +65,7 @@ class Driver:
         self._running: dict[int, Running] = {}
 
     def call(self, function: str, *arguments: Any) -> Any:
-        """Call the binding of that name. Raises NvmlFailure."""
+        """Call the binding of that name. Raises GpuFailure."""
         thread = threading.get_ident()
         self._running[thread] = Running(function, self._clock())
         try:

@@ -6,21 +6,14 @@ does not have is asked once a session.
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import pynvml  # type: ignore[import-untyped] # NVIDIA publishes no types
 
-from holdfast.agent.nvml.driver import (
-    CallFailed,
-    Driver,
-    DriverAbsent,
-    Field,
-    GpuLost,
-    NotTold,
-    NvmlFailure,
-    ResetRequired,
-)
+from holdfast.agent.gpufailure import CallFailed, DriverAbsent, GpuFailure, GpuLost, NotTold, ResetRequired
+from holdfast.agent.gpusnapshot import Sweep
+from holdfast.agent.nvml.driver import Driver, Field
 from holdfast.agent.reading import GpuDetail, NvlinkDetail
 
 # Counters of errors are judged by minutes and hours; the driver's events say sooner what cannot wait.
@@ -151,7 +144,7 @@ class Gpu:
         return self._quick(self._base, temperature_c)
 
     def recovery_action(self) -> int | None:
-        """What the driver says this GPU needs. Raises NvmlFailure."""
+        """What the driver says this GPU needs. Raises GpuFailure."""
         action = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
         return self._driver.field_values(self.handle, (action,)).get(action)
 
@@ -243,7 +236,7 @@ class Gpu:
 
 
 def identify(driver: Driver, index: int) -> Gpu:
-    """The GPU of that number. Raises NvmlFailure."""
+    """The GPU of that number. Raises GpuFailure."""
     handle = driver.call("nvmlDeviceGetHandleByIndex", index)
     return Gpu(driver, handle, uuid=str(driver.call("nvmlDeviceGetUUID", handle)), index=index)
 
@@ -258,23 +251,13 @@ def _first(value: int | None, other: int | None) -> int | None:
 
 @contextlib.contextmanager
 def every_gpu(driver: Driver) -> Iterator[list[Gpu]]:
-    """All GPUs, in a session of their own. Raises NvmlFailure, also when one of them does not answer."""
+    """All GPUs, in a session of their own. Raises GpuFailure, also when one of them does not answer."""
     driver.call("nvmlInit")
     try:
         yield [identify(driver, index) for index in range(int(driver.call("nvmlDeviceGetCount")))]
     finally:
-        with contextlib.suppress(NvmlFailure):
+        with contextlib.suppress(GpuFailure):
             driver.call("nvmlShutdown")
-
-
-@dataclass(frozen=True, slots=True)
-class Sweep:
-    """One poll of every GPU. Those without details are `lost`, `reset_required` or `unknown`: reasons by UUID."""
-
-    details: tuple[GpuDetail, ...]
-    lost: dict[str, str] = field(default_factory=dict)
-    reset_required: dict[str, str] = field(default_factory=dict)
-    unknown: dict[str, str] = field(default_factory=dict)
 
 
 class Session:
@@ -284,7 +267,7 @@ class Session:
         """Begin. Raises DriverAbsent."""
         self._driver = driver
         self.gpus: list[Gpu] = []
-        self.unidentified: dict[int, NvmlFailure] = {}
+        self.unidentified: dict[int, GpuFailure] = {}
         self._lost: dict[str, str] = {}
         try:
             driver.call("nvmlInit")
@@ -294,17 +277,17 @@ class Session:
                         self.gpus.append(identify(driver, index))
                     except DriverAbsent:
                         raise
-                    except NvmlFailure as failure:
+                    except GpuFailure as failure:
                         self.unidentified[index] = failure
             except BaseException:
                 self.close()
                 raise
-        except NvmlFailure as failure:
+        except GpuFailure as failure:
             raise DriverAbsent(str(failure)) from failure
 
     def close(self) -> None:
         """End it. A driver that is gone has ended it already."""
-        with contextlib.suppress(NvmlFailure):
+        with contextlib.suppress(GpuFailure):
             self._driver.call("nvmlShutdown")
 
     def sweep(self, now: float) -> Sweep:

@@ -14,14 +14,16 @@ from typing import Any, Final
 import pynvml  # type: ignore[import-untyped] # NVIDIA publishes no types
 
 from holdfast.agent.conditions.memory import ConditionMemory
-from holdfast.agent.nvml.driver import Driver, DriverAbsent, GpuLost, NothingYet, NotTold, NvmlFailure
+from holdfast.agent.gpufailure import DriverAbsent, GpuFailure, GpuLost, NothingYet, NotTold
+from holdfast.agent.gpusnapshot import GpuSnapshot
+from holdfast.agent.nvml.driver import Driver
 from holdfast.agent.nvml.gpu import Gpu, Session
-from holdfast.agent.nvml.snapshot import NAME, GpuSnapshot
 from holdfast.agent.reading import Reading
 from holdfast.agent.sensors.background import kernel_value
 
 _LOG = logging.getLogger(__name__)
 
+NAME: Final = "nvml"
 POLL_EVERY_S: Final = 1.0
 _STOP_S: Final = 2.0
 _RETRY_S_MIN: Final = 1.0
@@ -52,7 +54,7 @@ class NvmlSensor:
     def __init__(self, *, known: Callable[[], bool] = lambda: True, memory: ConditionMemory | None = None) -> None:
         self._known = known
         self._driver = Driver(time.monotonic)
-        self._snapshot = GpuSnapshot(clock=time.monotonic, hang=self._hang, memory=memory)
+        self._snapshot = GpuSnapshot(NAME, clock=time.monotonic, hang=self._hang, memory=memory)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=NAME, daemon=True)
         self._thread.start()
@@ -142,7 +144,7 @@ class EventWatch:
                 self._driver.call("nvmlEventSetFree", events)
         except NotTold as failure:
             self.unreadable = str(failure)
-        except NvmlFailure as failure:
+        except GpuFailure as failure:
             self.unreadable, self.failed = str(failure), True
         except Exception as error:  # of whoever is told, or the binding's own
             _LOG.exception("event watch failed")

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import pynvml  # type: ignore[import-untyped] # NVIDIA publishes no types
 
-from holdfast.agent.nvml.driver import CallFailed, Driver, NotTold, NvmlFailure
+from holdfast.agent.gpufailure import CallFailed, GpuFailure, NotTold
+from holdfast.agent.nvml.driver import Driver
 from holdfast.agent.nvml.gpu import Gpu, every_gpu
 from holdfast.api.telemetry import Unreadable
 
@@ -34,7 +35,7 @@ def nvlink_domains(driver: Driver) -> Domains | Unreadable:
     try:
         with every_gpu(driver) as gpus:
             return Domains(grouped([(gpu.uuid, _ends(driver, gpu)) for gpu in gpus]))
-    except NvmlFailure as failure:
+    except GpuFailure as failure:
         return Unreadable("nvml", str(failure))
 
 
@@ -51,7 +52,7 @@ def grouped(ends: Sequence[tuple[str, frozenset[str]]]) -> tuple[tuple[str, ...]
 
 
 def _ends(driver: Driver, gpu: Gpu) -> frozenset[str]:
-    """Its own end and what its active links lead to. Raises NvmlFailure."""
+    """Its own end and what its active links lead to. Raises GpuFailure."""
     ends = {_bus_id(driver.call("nvmlDeviceGetPciInfo", gpu.handle))}
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:

@@ -61,7 +61,7 @@ class Gathering:
         _, watchdog, watchdog_pods = self._part("deployments", "watchdog")
         _, redis, redis_pods = self._part("statefulsets", "redis")
         _, agents, agent_pods = self._part("daemonsets", "agent")
-        kinds = ("trainingjobs", "interventions")
+        kinds = ("trainingjobs", "interventions", "noderemediations")
         return Facts(
             server=server,
             namespace=namespace,

@@ -14,17 +14,22 @@ from holdfast.api.errors import Fenced, HoldfastError, InvalidInput, Problem
 from holdfast.api.nesting import read
 from holdfast.operator.act.cordon import cordoned, patch_node, uncordoned
 from holdfast.operator.act.faultpoint import around
+from holdfast.operator.act.handover import carry_out, write_health
 from holdfast.operator.decide.action import (
     Action,
     Apply,
+    AskForRemediation,
+    ChangeRemediation,
     Cordon,
     CreatePod,
     Delete,
     DeleteJob,
     DeletePod,
+    EndRemediation,
     Forget,
     Manifest,
     SetFinalizer,
+    SetNodeHealth,
     Submit,
     Tell,
     Uncordon,
@@ -52,6 +57,10 @@ POINTS: Final[dict[type[Action], str]] = {
     Delete: "owned-deleted",
     Cordon: "cordon",
     Uncordon: "uncordon",
+    SetNodeHealth: "node-health",
+    AskForRemediation: "remediation",
+    ChangeRemediation: "remediation",
+    EndRemediation: "remediation",
     DeleteJob: "job-deleted",
     Submit: "submit",
     Forget: "forget",
@@ -156,6 +165,10 @@ class Executor:
                 await patch_node(view, self.writes, node, lambda whole: cordoned(whole, by))
             case Uncordon(node=node):
                 await patch_node(view, self.writes, node, lambda whole: uncordoned(whole, key))
+            case SetNodeHealth():
+                await write_health(view, self.writes, action, self.wall())
+            case AskForRemediation() | ChangeRemediation() | EndRemediation():
+                await carry_out(view, self.writes, action)
             case SetFinalizer(held=held):
                 await self._set_finalizer(job, held)
             case DeleteJob():

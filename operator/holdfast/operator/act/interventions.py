@@ -23,6 +23,7 @@ from holdfast.api.intervention import (
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.act.cordon import patch_node, uncordoned
 from holdfast.operator.act.faultpoint import reach
+from holdfast.operator.act.handover import write_health
 from holdfast.operator.decide.intervention import (
     answer,
     attend,
@@ -32,11 +33,12 @@ from holdfast.operator.decide.intervention import (
     settle_return,
     waiting,
 )
-from holdfast.operator.decide.observed import Cordoning, read_spec
+from holdfast.operator.decide.nodehealth import returned_health
+from holdfast.operator.decide.observed import Cordoning, HandOn, read_spec
 from holdfast.operator.decide.podbuilder import difference, edition_of, is_earlier
 from holdfast.operator.decide.pods import has_ended
 from holdfast.operator.kube.clusterview import ClusterView
-from holdfast.operator.kube.objects import INTERVENTIONS, JOBS, ROLL_TO, Intervention, seconds_of
+from holdfast.operator.kube.objects import INTERVENTIONS, JOBS, ROLL_TO, Intervention, seconds_of, text_of
 from holdfast.operator.kube.worklist import NamespaceQueue, Worklist
 from holdfast.operator.kube.writes import Writes, merge_patch
 from holdfast.operator.watchdog import Watchdog
@@ -63,6 +65,7 @@ class Interventions:
     watchdog: Watchdog
     now: Callable[[], float]
     cordoning: Cordoning
+    hand_on: HandOn = HandOn.NOTHING
 
     async def run(self) -> NoReturn:
         """Until cancelled, several at once, but of each namespace one. Raises Fenced."""
@@ -172,6 +175,9 @@ class Interventions:
         if (of := returning.of) is not None:
             await patch_node(self.view, self.writes, request.node, lambda whole: uncordoned(whole, of))
             logger.info("returned node=%s of=%s asked_of=%s", request.node, of, request.job)
+            health = None if node is None else returned_health(of, node, self.now())
+            if health is not None and self.hand_on is not HandOn.NOTHING:
+                await write_health(self.view, self.writes, health, text_of(self.now()))
         return returning.outcome
 
     async def _rolled(self, request: InterventionRequest, outcome: InterventionOutcome) -> InterventionOutcome:

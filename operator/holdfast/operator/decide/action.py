@@ -52,6 +52,38 @@ class Uncordon(msgspec.Struct, frozen=True, tag=True):
     node: str
 
 
+class SetNodeHealth(msgspec.Struct, frozen=True, tag=True):
+    """Write what Holdfast proved into the node's own condition of that. `since` is its transition time."""
+
+    node: str
+    status: str
+    reason: str
+    message: str
+    since: str
+
+
+class AskForRemediation(msgspec.Struct, frozen=True, tag=True):
+    """Create the remediation object of a node. One that is there already was asked for by somebody else."""
+
+    manifest: Manifest
+
+
+class ChangeRemediation(msgspec.Struct, frozen=True, tag=True):
+    """Change it, if it is still the one of that uid and version."""
+
+    name: str
+    uid: str
+    version: str
+    change: Manifest
+
+
+class EndRemediation(msgspec.Struct, frozen=True, tag=True):
+    """Delete it, if it is still the one of that uid."""
+
+    name: str
+    uid: str
+
+
 class SetFinalizer(msgspec.Struct, frozen=True, tag=True):
     """Hold the TrainingJob until it has been wound up, or (`held` False) let it go."""
 
@@ -79,5 +111,19 @@ class Tell(msgspec.Struct, frozen=True, tag=True):
 
 
 Action = (
-    CreatePod | DeletePod | Apply | Delete | Cordon | Uncordon | SetFinalizer | DeleteJob | Submit | Forget | Tell
+    CreatePod
+    | DeletePod
+    | Apply
+    | Delete
+    | Cordon
+    | Uncordon
+    | SetNodeHealth
+    | AskForRemediation
+    | ChangeRemediation
+    | EndRemediation
+    | SetFinalizer
+    | DeleteJob
+    | Submit
+    | Forget
+    | Tell
 )

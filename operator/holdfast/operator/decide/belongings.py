@@ -8,13 +8,14 @@ adds beside them is left alone.
 """
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from holdfast.operator.decide.action import Action, Apply, Delete
 from holdfast.operator.decide.podbuilder import labels_of, owner_reference
-from holdfast.operator.kube.objects import JOB_LABEL, MADE_FROM, Metadata, Owned
+from holdfast.operator.kube.objects import JOB_LABEL, MADE_FROM, CapacityRequest, Metadata, Owned
 
 Manifest = dict[str, Any]
 SERVICE, BUDGET = "Service", "PodDisruptionBudget"
@@ -59,7 +60,7 @@ def made(manifest: Manifest, there: tuple[Owned, ...]) -> tuple[Action, ...]:
     return (Apply(manifest),)
 
 
-def removed(kind: str, there: tuple[Owned, ...]) -> tuple[Action, ...]:
+def removed(kind: str, there: Iterable[Owned | CapacityRequest]) -> tuple[Action, ...]:
     """Delete all of them that are not on their way out."""
     return tuple(Delete(kind, each.metadata.name) for each in there if each.metadata.deletion_timestamp is None)
 

@@ -15,6 +15,7 @@ from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.jobstatus import Condition
 from holdfast.api.status import JobPhase
 from holdfast.operator.decide.admission import TRAINS, TURN_S, Standing
+from holdfast.operator.decide.capacity import says as capacity_says
 from holdfast.operator.decide.context import Context
 from holdfast.operator.decide.observed import Mode
 from holdfast.operator.decide.podbuilder import difference, edition_of, is_earlier
@@ -311,7 +312,8 @@ def _capacity_available(ctx: Context) -> Said:
     waiting = [says for says in (unschedulable(pod) for pod in pods if not pod.spec.node_name) if says is not None]
     if waiting:
         says = f"{len(waiting)} of {len(pods)} pods find no place: {waiting[0]}"
-        return Said(Truth.FALSE, "Unschedulable", says)
+        reason, asked = capacity_says(ctx.observed.capacity) or ("Unschedulable", "")
+        return Said(Truth.FALSE, reason, f"{says}; {asked}" if asked else says)
     if not pods or any(not pod.spec.node_name for pod in pods):
         return Said(Truth.UNKNOWN, "NotScheduled", "not every pod was looked at by the scheduler")
     return Said(Truth.TRUE, "Scheduled")

@@ -6,15 +6,18 @@ from functools import cached_property
 
 from holdfast.api.errors import InvalidSpec, Problem
 from holdfast.api.jobstatus import TrainingJobStatus
+from holdfast.api.nodecondition import Meaning
 from holdfast.api.plan import JobReport, NodeObserved, NodeState, Plan
 from holdfast.api.status import JobPhase
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.decide.action import Action
 from holdfast.operator.decide.admission import CONDITION, Contender, Standing, contender, judge, standing_of
+from holdfast.operator.decide.conditionmap import departure
 from holdfast.operator.decide.nodes import holds_nobody_off, state_of
 from holdfast.operator.decide.observed import Mode, Observed, Options
 from holdfast.operator.decide.offers import offer_of
 from holdfast.operator.decide.pods import CrashLoop, PodList, crash_loop, sort_pods
+from holdfast.operator.decide.remediations import remediated
 from holdfast.operator.decide.template import Template, Toleration, check_template, read_template
 from holdfast.operator.kube.objects import HOSTNAME_LABEL, Metadata, seconds_of
 
@@ -137,7 +140,10 @@ def context_of(observed: Observed, options: Options, now: float) -> Context:
     # Where the spec cannot be read, the pods that run were made of an earlier one.
     template = read_template(spec.spec.template) if spec is not None else None
     tolerations = template.spec.tolerations or () if isinstance(template, Template) else None
-    nodes = _nodes_of(observed, options, plan, spec.spec.placement.pack if spec is not None else (), tolerations)
+    key = f"{metadata.namespace}/{metadata.name}"
+    nodes = _nodes_of(
+        key, observed, options, plan, spec.spec.placement.pack if spec is not None else (), tolerations
+    )
     pods = sort_pods(metadata, observed.pods, plan, nodes)
     contends = contender(job, spec, observed.pods) if spec is not None else None
     if not connected:
@@ -150,7 +156,7 @@ def context_of(observed: Observed, options: Options, now: float) -> Context:
         options=options,
         now=now,
         metadata=metadata,
-        id=f"{metadata.namespace}/{metadata.name}",
+        id=key,
         job=spec,
         problems=problems,
         invalid=invalid,
@@ -171,6 +177,7 @@ def context_of(observed: Observed, options: Options, now: float) -> Context:
 
 
 def _nodes_of(
+    job: str,
     observed: Observed,
     options: Options,
     plan: Plan | None,
@@ -180,6 +187,11 @@ def _nodes_of(
     names = {pod.spec.node_name for pod in observed.pods if pod.spec.node_name}
     if plan is not None:
         names |= {order.node for order in (*plan.avoid, *plan.cordon)} | set(plan.returned)
+    repaired = {
+        order.node: incident
+        for order in (plan.cordon if plan is not None else ())
+        if (incident := remediated(job, order, observed.remediations.get(order.node)))
+    }
     seen: dict[str, NodeObserved] = {}
     for name in sorted(names):
         node = observed.nodes.get(name)
@@ -188,7 +200,14 @@ def _nodes_of(
             # The closest of the domains the job packs by: nodes in it share power and cooling.
             labels = node.metadata.labels
             rack = next((labels[domain] for domain in pack if labels.get(domain)), "")
-            seen[name] = NodeObserved(name, state, reason, rack, offer_of(labels))
+            conditions = options.condition_map.told(node.status.conditions)
+            if state is NodeState.READY and (leave := departure(conditions)):
+                state, reason = NodeState.DRAINING, leave
+            # Whoever says that something holds which it is to be left for does not take the repair for one.
+            holds = any(each.means is Meaning.EVICT for each in conditions)
+            incident = "" if holds else repaired.get(name, "")
+            offer = offer_of(labels)
+            seen[name] = NodeObserved(name, state, reason, rack, offer, conditions, incident)
         elif not observed.nodes:
             # A cluster without any node is an operator that cannot see nodes.
             seen[name] = NodeObserved(name, NodeState.UNKNOWN, "no node can be seen")

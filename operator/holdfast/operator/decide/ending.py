@@ -13,7 +13,9 @@ from holdfast.api.status import JobPhase
 from holdfast.api.trainingjob import policy_of
 from holdfast.operator.decide.action import Action, DeleteJob, Forget, SetFinalizer, Submit
 from holdfast.operator.decide.belongings import BUDGET, SERVICE, removed
+from holdfast.operator.decide.capacity import withdrawn
 from holdfast.operator.decide.context import ENDED, Context, Decision
+from holdfast.operator.decide.handover import handed_on
 from holdfast.operator.decide.nodes import cordons
 from holdfast.operator.decide.staffing import delete, force
 from holdfast.operator.kube.objects import FINALIZER
@@ -34,14 +36,14 @@ def finish(ctx: Context) -> Decision:
     Nothing is created any more; logs are kept until the job goes. Of nodes the plan is carried out as before: a
     faulty one is faulty still, and somebody may return it.
     """
-    actions = [*cordons(ctx.id, ctx.plan, ctx.observed.nodes, ctx.options.cordoning)]
+    actions = [*cordons(ctx.id, ctx.plan, ctx.observed.nodes, ctx.options.cordoning), *handed_on(ctx)]
     waits: list[float] = []
     if ctx.job is not None:
         life_s = ctx.job.spec.ttl_after_finished.total_seconds()
         if ctx.now >= ctx.ended_at + life_s:
             return Decision((*actions, DeleteJob()), f"its {life_s:g} s after the end are over")
         waits.append(ctx.ended_at + life_s)
-    actions += removed(BUDGET, ctx.observed.budgets)
+    actions += [*removed(BUDGET, ctx.observed.budgets), *withdrawn(ctx)]
     lingering = [*ctx.pods.live, *ctx.pods.stranded, *ctx.pods.released]
     if lingering and ctx.now >= ctx.ended_at + LINGERING_S:
         actions += [delete(ctx, pod, "the job is over") for pod in lingering]
@@ -92,7 +94,8 @@ def wind_up(ctx: Context, deleted_at: float) -> Decision:
         suspended = msgspec.structs.replace(policy_of(ctx.job), suspend=True)
         return Decision((Submit(suspended),), why.value, LOOK_AGAIN_S)
     # Its pods go, and what belongs to it.
-    belongings = (*removed(SERVICE, ctx.observed.services), *removed(BUDGET, ctx.observed.budgets))
+    owned = (*removed(SERVICE, ctx.observed.services), *removed(BUDGET, ctx.observed.budgets))
+    belongings = (*owned, *withdrawn(ctx))
     pods = [*ctx.pods.there, *ctx.pods.ended]
     if pods and ctx.now - deleted_at < WIND_UP_S + AWAY_S:
         going = [*ctx.pods.live, *ctx.pods.stranded, *ctx.pods.released, *ctx.pods.ended]

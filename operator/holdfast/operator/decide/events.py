@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from holdfast.api.incident import IncidentState
 from holdfast.api.jobstatus import Condition, TrainingJobStatus
 from holdfast.api.status import JobPhase
-from holdfast.operator.decide.action import Action, Cordon, CreatePod, SetFinalizer, Uncordon
+from holdfast.operator.decide.action import Action, AskForRemediation, Cordon, CreatePod, SetFinalizer, Uncordon
 from holdfast.operator.decide.admission import CONDITION
 from holdfast.operator.decide.conditions import UNSEEN
 from holdfast.operator.decide.context import Context, Decision
@@ -21,7 +21,7 @@ from holdfast.operator.kube.objects import Pod, seconds_of
 
 MESSAGE_LENGTH_MAX = 1000  # the API server takes 1024 bytes
 NAMES_SHOWN = 5
-OF_ACTIONS = frozenset(("MemberReplaced", "NodeCordoned", "NodeReturned", "WoundUp"))
+OF_ACTIONS = frozenset(("MemberReplaced", "NodeCordoned", "NodeReturned", "RemediationAsked", "WoundUp"))
 
 
 def events_of(ctx: Context, decision: Decision, status: TrainingJobStatus) -> tuple[KubeEvent, ...]:
@@ -41,6 +41,8 @@ def unsaid(events: Iterable[KubeEvent], failed: Iterable[Action]) -> tuple[KubeE
                 taken_back.append(("NodeCordoned", f"{node}:"))
             case Uncordon(node=node):
                 taken_back.append(("NodeReturned", f"{node} "))
+            case AskForRemediation(manifest=manifest):
+                taken_back.append(("RemediationAsked", f"{manifest['spec']['node']}:"))
             case SetFinalizer(held=False):
                 taken_back.append(("WoundUp", ""))
     return tuple(
@@ -139,6 +141,9 @@ def _done(ctx: Context, decision: Decision) -> Iterator[KubeEvent]:
                 yield KubeEvent("NodeCordoned", f"{node}: {reason}{by}", warning=True)
             case Uncordon(node=node):
                 yield KubeEvent("NodeReturned", f"{node} is back in service")
+            case AskForRemediation(manifest=manifest):
+                asked = manifest["spec"]
+                yield KubeEvent("RemediationAsked", f"{asked['node']}: {asked['action']}, for {asked['incident']}")
             case SetFinalizer(held=False):
                 why = None if ctx.deleted_at is None else waiting(ctx, ctx.deleted_at)
                 yield KubeEvent("WoundUp", decision.reason, warning=why in WITHOUT_CHECKPOINT)

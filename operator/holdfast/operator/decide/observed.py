@@ -17,7 +17,17 @@ from holdfast.api.section import Section, fields_of, nearest
 from holdfast.api.trainingjob import JobSpec, TrainingJob, read_trainingjob
 from holdfast.operator.decide.action import Action
 from holdfast.operator.decide.admission import Contender
-from holdfast.operator.kube.objects import LAST_APPLIED, SPEC_BYTES_MAX, Job, Node, Owned, Pod
+from holdfast.operator.decide.conditionmap import ConditionMap
+from holdfast.operator.kube.objects import (
+    LAST_APPLIED,
+    SPEC_BYTES_MAX,
+    CapacityRequest,
+    Job,
+    Node,
+    Owned,
+    Pod,
+    Remediation,
+)
 
 
 class Mode(Enum):
@@ -34,13 +44,34 @@ class Cordoning(Enum):
     CONSUME = "consume"  # another remediator does: its taints are heeded, no node is touched
 
 
+class Capacity(Enum):
+    """How capacity is asked for when pods find no place."""
+
+    PODS = "pods"  # the pods themselves are the request, as cluster autoscalers take them
+    PROVISIONING_REQUEST = "provisioning-request"
+
+
+PROVISIONING_CLASS: Final = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
+"""All the nodes or none, as the cluster autoscaler itself does it."""
+
+
+class HandOn(Enum):
+    """How what is proved of nodes is handed on to others. Each is more than the one before."""
+
+    NOTHING = "nothing"
+    CONDITION = "condition"  # as a condition of the node
+    REMEDIATION = "remediation"  # and as an object that asks for its repair
+
+
 class Options(msgspec.Struct, frozen=True):
     """How this installation does it; from the operator's settings.
 
     `watchdog` is HOST:PORT as pods reach it, `watchdog_ca` who signed its certificate as PEM (empty: it speaks
-    plainly), `audience` that of the token they show it, `launcher_image` carries
-    the launcher into the user's image. `maintenance_taints` are keys that mean "leave this node in good order".
-    `budget_api` is the version of disruption budgets that the API server knows: policy/v1 since 1.21.
+    plainly), `audience` that of the token they show it, `launcher_image` carries the launcher into the user's
+    image. `maintenance_taints` are keys that mean "leave this node in good order". `budget_api` is the version of
+    disruption budgets that the API server knows: policy/v1 since 1.21. `condition_map` says which conditions of
+    others on nodes count; a remediation that succeeded is kept for `remediation_ttl_s`. `capacity_api` is the
+    version of provisioning requests that the API server knows.
     """
 
     watchdog: str
@@ -51,16 +82,23 @@ class Options(msgspec.Struct, frozen=True):
     maintenance_taints: tuple[str, ...] = ()
     budget_api: str = "policy/v1"
     watchdog_ca: str = ""
+    condition_map: ConditionMap = ConditionMap()
+    hand_on: HandOn = HandOn.NOTHING
+    remediation_ttl_s: float = 86400.0
+    capacity: Capacity = Capacity.PODS
+    capacity_api: str = "autoscaling.x-k8s.io/v1"
+    provisioning_class: str = PROVISIONING_CLASS
 
 
 class Observed(msgspec.Struct, frozen=True):
     """One job and what belongs to it.
 
     `spec` is the job as read, or every problem with it; `refused` is what the API server says against a pod of its
-    template (a dry run), None when it takes it. `rivals` are the other jobs that
-    contend for nodes, as far as this one does. `nodes` are all nodes by name. `plan` and `report` are the newest
-    the watchdog showed, None when it has not; `heard_age_s` is how long it has been away, 0 while it is connected.
-    `left_out` are the fields that the API server dropped from what was applied, None when nobody knows.
+    template (a dry run), None when it takes it. `rivals` are the other jobs that contend for nodes, as far as this
+    one does. `nodes` are all nodes by name. `plan` and `report` are the newest the watchdog showed, None when it
+    has not; `heard_age_s` is how long it has been away, 0 while it is connected. `left_out` are the fields that
+    the API server dropped from what was applied, None when nobody knows. `remediations` are all that are asked
+    for, by node. `capacity` is what the job asked for, of `capacity_templates`.
     """
 
     job: Job
@@ -75,6 +113,9 @@ class Observed(msgspec.Struct, frozen=True):
     refused: str | None = None
     rivals: tuple[Contender, ...] = ()
     left_out: tuple[str, ...] | None = None
+    remediations: Mapping[str, Remediation] = {}
+    capacity: tuple[CapacityRequest, ...] = ()
+    capacity_templates: tuple[Owned, ...] = ()
 
 
 class KubeEvent(msgspec.Struct, frozen=True):

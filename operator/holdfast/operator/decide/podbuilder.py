@@ -16,7 +16,7 @@ from holdfast.api.errors import InvalidSpec
 from holdfast.api.metadata import API_VERSION
 from holdfast.api.runmanifest import IMAGE_VARIABLE
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.operator.decide.observed import Options
+from holdfast.operator.decide.observed import Capacity, Options
 from holdfast.operator.decide.pods import pod_name
 from holdfast.operator.decide.template import (
     DEFAULT_GRACE_S,
@@ -73,6 +73,8 @@ COPIES_LAUNCHER: Final[Manifest] = {
         "seccompProfile": {"type": "RuntimeDefault"},
     },
 }
+CONSUMES: Final = "autoscaling.x-k8s.io/consume-provisioning-request"
+CONSUMES_CLASS: Final = "autoscaling.x-k8s.io/provisioning-class-name"
 WEIGHT_MAX: Final = 100  # Kubernetes' own
 NAMES_SHOWN: Final = 5
 
@@ -112,6 +114,7 @@ def blueprint(job: TrainingJob, options: Options, avoided: Sequence[str] = ()) -
         "namespace": job.metadata.namespace,
         "labels": {**labels_of(name), **(template.metadata.labels or {}), JOB_LABEL: name},
         "annotations": {
+            **_consumes(name, options),
             **(template.metadata.annotations or {}),
             **({AVOIDS: ",".join(sorted(avoided))} if avoided else {}),
             EDITION: edition_of(job),
@@ -120,6 +123,13 @@ def blueprint(job: TrainingJob, options: Options, avoided: Sequence[str] = ()) -
     }
     spec = _spec(job, options, template, sorted(avoided))
     return Blueprint(name, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+
+def _consumes(name: str, options: Options) -> dict[str, str]:
+    """By these the pods take what the job's own provisioning request gets, and ask for nothing by themselves."""
+    if options.capacity is not Capacity.PROVISIONING_REQUEST:
+        return {}
+    return {CONSUMES: name, CONSUMES_CLASS: options.provisioning_class}
 
 
 def _spec(job: TrainingJob, options: Options, template: Template, avoided: Sequence[str]) -> Manifest:

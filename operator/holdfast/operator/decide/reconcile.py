@@ -8,10 +8,12 @@ from holdfast.api.plan import Plan, PodObserved, PodState
 from holdfast.api.trainingjob import policy_of
 from holdfast.operator.decide.action import SetFinalizer, Submit, Tell
 from holdfast.operator.decide.belongings import BUDGET, budget_of, made, removed, service_of
+from holdfast.operator.decide.capacity import capacity
 from holdfast.operator.decide.conditions import changes_in_s
 from holdfast.operator.decide.context import Context, Decision, context_of
 from holdfast.operator.decide.ending import LOOK_AGAIN_S, Waiting, finish, waiting, wind_up
 from holdfast.operator.decide.events import events_of
+from holdfast.operator.decide.handover import handed_on
 from holdfast.operator.decide.nodes import cordons
 from holdfast.operator.decide.observed import Mode, Observed, Options, Outcome
 from holdfast.operator.decide.pods import ended_by, state_of
@@ -54,7 +56,7 @@ def _decide(ctx: Context) -> Decision:
     if ctx.ended is not None:
         return finish(ctx)
     # Refused: no pod may be made of the spec, and what runs is left alone.
-    node_marks = cordons(ctx.id, ctx.plan, observed.nodes, options.cordoning)
+    node_marks = (*cordons(ctx.id, ctx.plan, observed.nodes, options.cordoning), *handed_on(ctx))
     if ctx.job is None or ctx.invalid is not None:
         return Decision(node_marks, f"left alone, the spec is refused: {ctx.invalid}")
     # Forgotten: the watchdog would take a job that runs for a new one.
@@ -83,15 +85,16 @@ def _decide(ctx: Context) -> Decision:
     # The pods the plan wants; a crash loop makes some wait, and so does a job that is ahead in the queue, of which
     # no change of this job tells.
     staffing = staff(ctx, ctx.job, plan)
+    asking = capacity(ctx, ctx.job)
     changes_at = ctx.crash_loop.changes_at
     loop_s = None if changes_at is None else max(0.0, changes_at - ctx.now)
     contends = ctx.contends
     waits = contends is not None and (contends.held or contends.short_since is not None)
     turn_s = LOOK_AGAIN_S if waits else None
     return Decision(
-        (*submit, *service, *budget, *node_marks, *staffing.actions),
+        (*submit, *service, *budget, *node_marks, *staffing.actions, *asking.actions),
         staffing.reason,
-        _soonest(look_again, turn_s, loop_s, staffing.requeue_after_s),
+        _soonest(look_again, turn_s, loop_s, staffing.requeue_after_s, asking.requeue_after_s),
     )
 
 

@@ -6,7 +6,17 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from holdfast.operator.kube.cache import Cache, HasMetadata
-from holdfast.operator.kube.objects import JOB_LABEL, Intervention, Job, Metadata, Node, Owned, Pod
+from holdfast.operator.kube.objects import (
+    JOB_LABEL,
+    CapacityRequest,
+    Intervention,
+    Job,
+    Metadata,
+    Node,
+    Owned,
+    Pod,
+    Remediation,
+)
 
 Changed = Callable[[str], None]
 T = TypeVar("T", bound=HasMetadata)
@@ -26,11 +36,19 @@ class ClusterView:
         self.nodes: Final[Cache[Node]] = Cache(self._on_node)
         self.services: Final[Cache[Owned]] = Cache(lambda old, new: self._file(self._services, old, new))
         self.budgets: Final[Cache[Owned]] = Cache(lambda old, new: self._file(self._budgets, old, new))
+        self.capacity: Final[Cache[CapacityRequest]] = Cache(lambda old, new: self._file(self._capacity, old, new))
+        self.capacity_templates: Final[Cache[Owned]] = Cache(
+            lambda old, new: self._file(self._capacity_templates, old, new)
+        )
+        self.remediations: Final[Cache[Remediation]] = Cache(self._on_remediation)
         self.interventions: Final[Cache[Intervention]] = Cache(self._on_asked)
         self._pods: dict[str, dict[str, Pod]] = {}
         self._services: dict[str, dict[str, Owned]] = {}
         self._budgets: dict[str, dict[str, Owned]] = {}
+        self._capacity: dict[str, dict[str, CapacityRequest]] = {}
+        self._capacity_templates: dict[str, dict[str, Owned]] = {}
         self._by_name: dict[str, Node] = {}
+        self._remediated: dict[str, Remediation] = {}
         self._jobs_on: dict[str, Counter[str]] = {}
 
     def job(self, key: str) -> Job | None:
@@ -56,10 +74,23 @@ class ClusterView:
         """Its disruption budgets."""
         return _filed(job, self._budgets, (job.metadata.uid,))
 
+    def capacity_of(self, job: Job) -> tuple[CapacityRequest, ...]:
+        """What it asked for."""
+        return _filed(job, self._capacity, (job.metadata.uid,))
+
+    def capacity_templates_of(self, job: Job) -> tuple[Owned, ...]:
+        """What that was made of."""
+        return _filed(job, self._capacity_templates, (job.metadata.uid,))
+
     @property
     def nodes_by_name(self) -> Mapping[str, Node]:
         """All nodes, a live view."""
         return MappingProxyType(self._by_name)
+
+    @property
+    def remediations_by_node(self) -> Mapping[str, Remediation]:
+        """All remediations, a live view."""
+        return MappingProxyType(self._remediated)
 
     def jobs_on(self, node: str) -> Iterable[str]:
         """The jobs that have a pod on the node."""
@@ -90,6 +121,16 @@ class ClusterView:
             self._by_name[name] = new
         if _told(old) != _told(new):
             self._node_changed(name)
+
+    def _on_remediation(self, old: Remediation | None, new: Remediation | None) -> None:
+        seen = new or old
+        assert seen is not None, "a change has two sides"
+        name = seen.metadata.name  # that of its node
+        if new is None:
+            self._remediated.pop(name, None)
+        else:
+            self._remediated[name] = new
+        self._node_changed(name)
 
     def _on_asked(self, old: Intervention | None, new: Intervention | None) -> None:
         if new is not None:

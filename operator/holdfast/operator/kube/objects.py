@@ -15,6 +15,7 @@ import msgspec
 from holdfast.api.interventionspec import InterventionStatus
 from holdfast.api.jobstatus import Condition, TrainingJobStatus
 from holdfast.api.metadata import API_VERSION
+from holdfast.api.remediation import RemediationStatus
 
 SPEC_BYTES_MAX: Final = 64 * 1024  # as JSON; a job with its template has about 2 KB
 APPLIED_LENGTH_MAX: Final = SPEC_BYTES_MAX  # a longer one is not kept: what was applied is not known then
@@ -199,6 +200,29 @@ class Intervention(Object, frozen=True, gc=False):
         return InterventionStatus.decode(_plain(self.status))
 
 
+class Remediation(Object, frozen=True, gc=False):
+    """A NodeRemediation. Only few nodes are faulty at a time, so that spec and status are kept as they are."""
+
+    metadata: Metadata
+    spec: dict[str, Any] = {}
+    status: dict[str, Any] = {}
+
+    def recorded(self) -> RemediationStatus:
+        """What whoever acts said of it."""
+        return RemediationStatus.decode(self.status)
+
+
+class RequestStatus(Object, frozen=True, gc=False):
+    conditions: tuple[Condition, ...] = ()
+
+
+class CapacityRequest(Object, frozen=True, gc=False):
+    """A ProvisioningRequest of a job."""
+
+    metadata: Metadata
+    status: RequestStatus = RequestStatus()
+
+
 class Owned(Object, frozen=True, gc=False):
     """A service or disruption budget of a job: its annotations say what it was made from, its spec what became of
     it. There are two for each job, so that the whole spec costs nothing; it is only compared.
@@ -253,6 +277,7 @@ class Resource(Generic[T]):
 
 JOBS = Resource(HOLDFAST, "trainingjobs", "TrainingJob", Job)
 INTERVENTIONS = Resource(HOLDFAST, "interventions", "Intervention", Intervention)
+REMEDIATIONS = Resource(HOLDFAST, "noderemediations", "NodeRemediation", Remediation, namespaced=False)
 PODS = Resource("/api/v1", "pods", "Pod", Pod, selector=JOB_LABEL)
 NODES = Resource("/api/v1", "nodes", "Node", Node, namespaced=False)
 SERVICES = Resource("/api/v1", "services", "Service", Owned, selector=JOB_LABEL)
@@ -261,6 +286,16 @@ SERVICES = Resource("/api/v1", "services", "Service", Owned, selector=JOB_LABEL)
 def budgets(api: str) -> Resource[Owned]:
     """Disruption budgets in the version the API server has, such as `policy/v1`."""
     return Resource(f"/apis/{api}", "poddisruptionbudgets", "PodDisruptionBudget", Owned, selector=JOB_LABEL)
+
+
+POD_TEMPLATES = Resource("/api/v1", "podtemplates", "PodTemplate", Owned, selector=JOB_LABEL)
+
+
+def capacity_requests(api: str) -> Resource[CapacityRequest]:
+    """Provisioning requests in the version the API server has, such as `autoscaling.x-k8s.io/v1`."""
+    return Resource(
+        f"/apis/{api}", "provisioningrequests", "ProvisioningRequest", CapacityRequest, selector=JOB_LABEL
+    )
 
 
 # Timestamps.

@@ -8,7 +8,7 @@ import msgspec
 from holdfast.api.errors import Fenced
 from holdfast.api.nesting import read
 from holdfast.operator.kube.objects import Resource
-from holdfast.wire.kube.client import APPLY_PATCH, JSON, MERGE_PATCH, KubeClient, Request
+from holdfast.wire.kube.client import APPLY_PATCH, JSON, MERGE_PATCH, STRATEGIC_PATCH, KubeClient, Request
 
 FIELD_MANAGER: Final = "holdfast-operator"
 WRITE_TIMEOUT_S: Final = 15.0  # admission webhooks may take ten
@@ -42,6 +42,15 @@ class Writes:
     async def merge(self, resource: Resource[T], where: tuple[str, str], patch: Manifest, sub: str = "") -> T:
         """The object (namespace, name) after a merge patch. A `resourceVersion` in it makes it conditional."""
         content = await self._send("PATCH", resource.path(*where, sub), patch, MERGE_PATCH)
+        return read(content, resource.shape)
+
+    async def merge_by_key(
+        self, resource: Resource[T], where: tuple[str, str], patch: Manifest, sub: str = ""
+    ) -> T:
+        """As `merge`, of a kind of Kubernetes' own: its lists are merged by their keys, such as a condition's
+        type.
+        """
+        content = await self._send("PATCH", resource.path(*where, sub), patch, STRATEGIC_PATCH)
         return read(content, resource.shape)
 
     async def apply(self, resource: Resource[T], where: tuple[str, str], manifest: Manifest) -> T:

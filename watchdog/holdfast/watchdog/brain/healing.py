@@ -39,6 +39,7 @@ from holdfast.watchdog.brain.ladder import MEMORY_S, Decision, decide, failure_o
 from holdfast.watchdog.brain.nodes import advanced, avoid, keep_away, take_back
 from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.plan import missed
+from holdfast.watchdog.brain.remedies import remedy_of
 from holdfast.watchdog.brain.reputation import is_of_the_node
 from holdfast.watchdog.brain.roster import MemberState
 from holdfast.watchdog.brain.rounds import next_number, owe
@@ -323,7 +324,8 @@ def _carry_out(
         for_all = is_of_the_node(finding.kind, finding.cause) and not finding.own_rule
         named = incident.id if for_all or policy.cordon_on is CordonOn.ANYTHING else None
         for node in leaving:
-            state = avoid(state, NodeOrder(node, decision.reason, named), now)
+            gpu = finding.subject.gpu if node == finding.subject.node else None
+            state = avoid(state, NodeOrder(node, decision.reason, named, remedy_of(finding), gpu), now)
         does = f"evict node {in_words(leaving)}"
         state, effects = act(state, (incident.id,), Action(decision.rung, now, does, decision.reason))
     if decision.exonerate:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 import msgspec
 
 from holdfast.api.event import (
+    ConditionOver,
     Event,
     MemberEntered,
     MemberFinished,
@@ -23,6 +24,7 @@ from holdfast.api.event import (
 )
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.incident import Incident, Moment
+from holdfast.api.nodecondition import CAUSE_PREFIX
 from holdfast.api.plan import NodeState, PodEnd, PodState
 from holdfast.api.policy import DRAIN_GRACE_S
 from holdfast.api.round import Closed, Entry
@@ -31,13 +33,14 @@ from holdfast.watchdog.brain.departures import expect
 from holdfast.watchdog.brain.healing import heal, rankless_lost, seen_again
 from holdfast.watchdog.brain.history import runs_unseen
 from holdfast.watchdog.brain.incidents import update
+from holdfast.watchdog.brain.nodes import condition_over, readmit
 from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.plan import anybody_there, awaited_anew, found_again, missed
 from holdfast.watchdog.brain.roster import THERE, Member, MemberState, Roster
 from holdfast.watchdog.brain.rounds import owe
 from holdfast.watchdog.brain.selftests import barred, begin, examine
 from holdfast.watchdog.brain.state import Departure, DepartureCause, JobState, Recovery
-from holdfast.watchdog.brain.step import Reason, Step, changed, ignore, stay
+from holdfast.watchdog.brain.step import Pardon, Reason, Step, changed, ignore, stay
 
 
 def joined(state: JobState, event: Event, now: float) -> Step:
@@ -204,6 +207,41 @@ def node_changed(state: JobState, event: Event, now: float) -> Step:
     if event.offer is not None and event.state is not NodeState.GONE and len(sold) < RACKS_KEPT:
         sold = {**sold, event.node: event.offer} if sold.get(event.node) != event.offer else sold
     state = changed(state, unready=unready, racks=racks, sold=sold)
+    step = _node_is(state, event, now)
+    if (over := _mended(state, event)) is not None:
+        return step.then(condition_over, over, now)
+    return step.then(_repaired, event, now) if _is_repaired(state, event) else step
+
+
+def _is_repaired(state: JobState, event: NodeChanged) -> bool:
+    """Whether somebody repaired the node of what the job keeps away from it for."""
+    repaired = event.remediated and event.state in (NodeState.READY, NodeState.DRAINING)
+    return bool(repaired) and any(
+        (each.node, each.incident) == (event.node, event.remediated) for each in state.avoided
+    )
+
+
+def _repaired(state: JobState, event: NodeChanged, now: float) -> Step:
+    """It comes back by way of its tests, and whatever any job held against it before is forgotten."""
+    says = f"it was repaired for {event.remediated}"
+    back = readmit(state, event.node, now, says)
+    return Step(back.state, (*back.effects, Pardon(event.node, says)), back.reason)
+
+
+def _mended(state: JobState, event: NodeChanged) -> ConditionOver | None:
+    """That the condition of others for which the job left the node is over; None: it is not, or nobody knows."""
+    if event.state not in (NodeState.READY, NodeState.DRAINING):
+        return None  # nobody keeps the conditions of such a node up to date
+    order = next((each for each in state.avoided if each.node == event.node), None)
+    incident = (
+        None if order is None else next((each for each in state.incidents if each.id == order.incident), None)
+    )
+    if incident is None or not incident.cause.startswith(CAUSE_PREFIX) or incident.cause in event.holding:
+        return None
+    return ConditionOver(event.node, incident.cause, f"{incident.cause} is over")
+
+
+def _node_is(state: JobState, event: NodeChanged, now: float) -> Step:
     match event.state:
         case NodeState.GONE:
             return _node_gone(state, event, now)
@@ -250,7 +288,9 @@ def is_news(state: JobState, event: NodeChanged | PodChanged) -> bool:
         return waits or _waited(state, event.member) or (known and event.state is not PodState.RUNNING)
     if event.state is not NodeState.READY or event.rack not in ("", state.racks.get(event.node)):
         return True
-    if event.offer not in (None, state.sold.get(event.node)):
+    if event.offer not in (None, state.sold.get(event.node)) or _mended(state, event) is not None:
+        return True
+    if _is_repaired(state, event):
         return True
     return event.node in state.unready or any(_is_drain_of(each, event.node) for each in state.departures)
 

@@ -125,7 +125,10 @@ def _published(state: JobState, wanted: Plan) -> Step:
     """Show `wanted`, with what is known of the nodes, unless it is what is shown already."""
     known = state.plan
     cordon = tuple(order for order in state.avoided if order.incident is not None)
-    wanted = msgspec.structs.replace(wanted, avoid=state.avoided, cordon=cordon, returned=state.returned)
+    trying = tuple(node for node in state.returned if node in state.probation)
+    wanted = msgspec.structs.replace(
+        wanted, avoid=state.avoided, cordon=cordon, returned=state.returned, trying=trying
+    )
     if wanted == known:
         return stay(state)
     if known is not None:

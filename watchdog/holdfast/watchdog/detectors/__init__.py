@@ -10,6 +10,7 @@ from holdfast.watchdog.detectors.divergence import DivergenceDetector
 from holdfast.watchdog.detectors.gpu_fault import GpuFaultDetector
 from holdfast.watchdog.detectors.hang import HangDetector
 from holdfast.watchdog.detectors.member_lost import MemberLostDetector
+from holdfast.watchdog.detectors.node_condition import NodeConditionDetector
 from holdfast.watchdog.detectors.non_finite import NonFiniteDetector
 from holdfast.watchdog.detectors.preemption import PreemptionDetector
 from holdfast.watchdog.detectors.process_exit import ProcessExitDetector
@@ -26,6 +27,7 @@ def detectors_for(policy: Policy) -> tuple[Detector, ...]:
         PreemptionDetector(),
         GpuFaultDetector(policy),
         ConditionDetector(policy),
+        NodeConditionDetector(policy),
         ThermalDetector(policy),
         ReplicaVoteDetector(policy),
         NonFiniteDetector(policy),

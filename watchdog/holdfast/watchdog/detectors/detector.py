@@ -14,6 +14,7 @@ import msgspec
 from holdfast.api.event import ConditionOver, NodeDeparting, ReplicasAgreed
 from holdfast.api.finding import Finding, Subject
 from holdfast.api.membership import CollectiveFailed, ProcessesSpawned, WorkerExited
+from holdfast.api.nodecondition import NodeCondition
 from holdfast.api.policy import FaultAction, XidAction
 from holdfast.api.round import MemberRanks, Round
 from holdfast.api.telemetry import NodeReport, RankNonFinite, RankSample
@@ -110,6 +111,13 @@ class Placed(msgspec.Struct, frozen=True):
     rack: str
 
 
+class NodeNoted(msgspec.Struct, frozen=True):
+    """The operator says which conditions that others set on a node hold, as far as they mean something."""
+
+    node: str
+    conditions: tuple[NodeCondition, ...]
+
+
 class RoundStarted(msgspec.Struct, frozen=True):
     """The brain showed this round to the launchers."""
 
@@ -134,6 +142,7 @@ Sample = (
     | Spawned
     | Reported
     | Placed
+    | NodeNoted
     | RoundStarted
     | RoundStopped
 )

@@ -44,7 +44,7 @@ from holdfast.watchdog.detectors.detector import Heard, Reported, Sample
 from holdfast.watchdog.job import Job
 from holdfast.watchdog.journal import lastseen
 from holdfast.watchdog.metrics.counts import Tally
-from holdfast.watchdog.nodeevidence import KernelLines, node_evidence
+from holdfast.watchdog.nodeevidence import KernelLines, node_evidence, noted_evidence
 from holdfast.watchdog.server.clock import WatchdogClock
 from holdfast.watchdog.server.connection import AgentConnection, Connection, Farewell, LauncherConnection, Slot
 from holdfast.watchdog.server.profilecalls import ProfileCalls
@@ -363,11 +363,13 @@ class JobHost:
     def _of_node(self, wanted: TakeStacks) -> tuple[Evidence, ...]:
         """What is known of the suspect's node before anything of the round is ended."""
         share = None if wanted.member is None else wanted.round.share_of(wanted.member)
-        report = None if share is None else self.taken.get(share.node)
-        if report is None:
+        if share is None:
             return ()
-        kernel = self.kernel.of(report.node, self.clock.now())
-        return node_evidence(report, kernel, heard_at=self.taken_at[report.node])
+        now, node = self.clock.now(), share.node
+        others = noted_evidence(self.job.noted.get(node), now)
+        if (report := self.taken.get(node)) is None:
+            return others
+        return (*node_evidence(report, self.kernel.of(node, now), heard_at=self.taken_at[node]), *others)
 
     def _tell(self, member: str, slot: Slot, message: object) -> None:
         if (launcher := self.launchers.get(member)) is not None:

@@ -378,7 +378,18 @@ def _take_from_operator(host: JobHost, message: FromOperator) -> None:
         case NodeObserved():
             if message.rack:
                 host.observe(detector.Placed(message.node, message.rack))
-            told = (message.node, message.state, message.reason, message.rack, message.offer)
+            if message.conditions or message.node in host.job.noted:  # nothing, of whom nothing was said: no news
+                host.observe(detector.NodeNoted(message.node, message.conditions))
+            holding = tuple(each.cause for each in message.conditions)
+            told = (
+                message.node,
+                message.state,
+                message.reason,
+                message.rack,
+                message.offer,
+                holding,
+                message.remediated,
+            )
             host.see(event.NodeChanged(*told))
         case PodObserved():
             host.pods.see(message)

@@ -15,6 +15,7 @@ from holdfast.wire.kube.reply import Reply, refusal
 
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
+STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
 
 ANSWER_TIMEOUT_S: Final = 30.0

@@ -1,28 +1,65 @@
-"""What was last seen of the GPUs through NVML, and what happened since it was told last.
+"""What was last seen of the GPUs through a driver's library, and what happened since it was told last.
 
 Written by the threads that ask the driver and wait for its events, read by the agent's loop.
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
 from holdfast.agent.conditions.gpus import GpuJudge
 from holdfast.agent.conditions.memory import ConditionMemory
-from holdfast.agent.nvml.driver import GpuLost, NvmlFailure, ResetRequired
-from holdfast.agent.nvml.gpu import Gpu, Session, Sweep
+from holdfast.agent.gpufailure import GpuFailure, GpuLost, ResetRequired
 from holdfast.agent.reading import GpuDetail, Reading, sample_of
 from holdfast.agent.union import NVML_EVENTS
 from holdfast.api.telemetry import GpuDisappeared, GpuHealth, GpuSample, NodeEvent, Unreadable, XidRaised
 
-NAME: Final = "nvml"
 STALE_S: Final = 5.0  # five sweeps that did not come
 _HANGS_S: Final = 1.0
 _ACTION_S_MAX: Final = 0.3  # an XID does not wait longer to hear what the driver says the GPU needs
 _EVENTS_MAX: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """One poll of every GPU. Those without details are `lost`, `reset_required` or `unknown`: reasons by UUID."""
+
+    details: tuple[GpuDetail, ...]
+    lost: dict[str, str] = field(default_factory=dict)
+    reset_required: dict[str, str] = field(default_factory=dict)
+    unknown: dict[str, str] = field(default_factory=dict)
+
+
+class Gpu(Protocol):
+    """One GPU of a session with its driver."""
+
+    uuid: str
+    index: int
+
+    def ask_all_next(self) -> None:
+        """Let the next poll ask everything."""
+        ...
+
+    def recovery_action(self) -> int | None:
+        """What the driver says this GPU needs. Raises GpuFailure."""
+        ...
+
+
+class Session(Protocol):
+    """One session with a driver. `unidentified`: why GPUs of these numbers do not even say who they are."""
+
+    @property
+    def gpus(self) -> Sequence[Gpu]: ...
+
+    @property
+    def unidentified(self) -> Mapping[int, GpuFailure]: ...
+
+    def sweep(self, now: float) -> Sweep:
+        """Poll every GPU that is not lost. Raises DriverAbsent."""
+        ...
 
 
 @dataclass(slots=True)
@@ -51,16 +88,20 @@ class _Seen:
 
 
 class GpuSnapshot:
-    """`clock` is CLOCK_MONOTONIC in seconds. `hang` says which call hangs for longer than so many seconds."""
+    """`name` is the sensor's. `clock` is CLOCK_MONOTONIC in seconds. `hang` says which call hangs for longer than
+    so many seconds.
+    """
 
     def __init__(
         self,
+        name: str,
         *,
         clock: Callable[[], float],
         hang: Callable[[float, float], str],
         memory: ConditionMemory | None = None,
     ) -> None:
         self.poll_now = threading.Event()
+        self._name = name
         self._clock = clock
         self._hang = hang
         self._lock = threading.Lock()
@@ -90,11 +131,11 @@ class GpuSnapshot:
             reason = self._hang(now, _HANGS_S) or f"nobody has looked for {now - seen.at:.0f} s"
         if reason:
             gpus = tuple(GpuSample(uuid, index, GpuHealth.UNKNOWN) for uuid, index in indices.items())
-            return Reading((), gpus, events, (Unreadable(NAME, reason),), conditions)
+            return Reading((), gpus, events, (Unreadable(self._name, reason),), conditions)
         failed = (GpuSample(uuid, indices.get(uuid, -1), GpuHealth.FAILED) for uuid in seen.failed)
         unknown = (GpuSample(uuid, indices.get(uuid, -1), GpuHealth.UNKNOWN) for uuid in seen.unknown)
         unreadable = [Unreadable(uuid, why) for uuid, why in {**seen.failed, **seen.unknown}.items()]
-        unreadable += [Unreadable(NAME, why) for why in seen.unidentified]
+        unreadable += [Unreadable(self._name, why) for why in seen.unidentified]
         if no_events := seen.no_events or self._hang(now, STALE_S):
             unreadable.append(Unreadable(NVML_EVENTS, no_events))
         return Reading(
@@ -116,7 +157,7 @@ class GpuSnapshot:
                 self._happened.append(happened)
         try:
             action = gpu.recovery_action()
-        except NvmlFailure:
+        except GpuFailure:
             action = None
         with self._lock:
             happened.event = XidRaised(gpu.uuid, xid, 0.0, recovery_action=action)

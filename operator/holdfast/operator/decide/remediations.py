@@ -1,0 +1,163 @@
+"""Remediation objects: asked for once for each fault, joined by other jobs, heard, and removed when they are over.
+
+An object has its node's name, so that two operators, two jobs or two looks cannot ask twice; each job that waits
+for it writes that into an annotation of its own. A node that fails again after a remediation that succeeded gets
+the next stronger one in the same object, whose generation then tells which outcome is of which.
+
+The same name as the node's, one at a time, is how medik8s and the Cluster API do it; an outcome by generation is
+how Kubernetes does. Source: https://www.medik8s.io/remediation/remediation/,
+https://cluster-api.sigs.k8s.io/tasks/automated-machine-management/healthchecking
+"""
+
+import hashlib
+from collections.abc import Container, Iterator, Mapping
+from typing import Any, Final
+
+from holdfast.api.metadata import API_VERSION
+from holdfast.api.plan import NodeOrder, Plan
+from holdfast.api.remediation import RemediationAction, RemediationOutcome
+from holdfast.api.xid import Recovery
+from holdfast.operator.decide.action import AskForRemediation, ChangeRemediation, EndRemediation
+from holdfast.operator.kube.objects import REMEDIATIONS, Node, Remediation, seconds_of
+
+Manifest = dict[str, Any]
+Asking = AskForRemediation | ChangeRemediation | EndRemediation
+ASKED_BY: Final = "holdfast.dev/asked-by-"  # annotation, one of each job: the job, and its incident
+REASON_LENGTH_MAX: Final = 1000
+ACTIONS: Final[Mapping[Recovery, RemediationAction]] = {
+    Recovery.RESET_GPU: RemediationAction.RESET_GPU,
+    Recovery.REBOOT_NODE: RemediationAction.REBOOT,
+    Recovery.REPLACE: RemediationAction.REPLACE,
+}
+ORDER: Final = tuple(RemediationAction)
+
+
+def outcome_of(remediation: Remediation) -> RemediationOutcome | None:
+    """What became of what is asked for now; None: nobody has begun. An earlier spec's outcome says nothing."""
+    status = remediation.recorded()
+    generation = remediation.metadata.generation
+    is_of_now = (status.observed_generation or 1) == generation
+    return status.outcome if is_of_now else None
+
+
+def remediated(job: str, order: NodeOrder, remediation: Remediation | None) -> str:
+    """The order's incident when what was asked for it succeeded, else empty."""
+    if remediation is None or outcome_of(remediation) is not RemediationOutcome.SUCCEEDED:
+        return ""
+    return (order.incident or "") if _asked(remediation, job) == _voice(job, order) else ""
+
+
+def failures(job: str, plan: Plan, there: Mapping[str, Remediation]) -> dict[str, str]:
+    """Why the remediation of nodes of this plan failed."""
+    found = {}
+    for order in plan.cordon:
+        one = there.get(order.node)
+        if one is not None and outcome_of(one) is RemediationOutcome.FAILED and _asked(one, job):
+            found[order.node] = one.recorded().message or "nobody says why"
+    return found
+
+
+def asked_for(
+    job: str, plan: Plan, nodes: Mapping[str, Node], there: Mapping[str, Remediation], occupied: Container[str]
+) -> tuple[Asking, ...]:
+    """What is to be asked for by the plan. A node that is `occupied` by pods of the job is not asked for yet."""
+    actions: list[Asking] = []
+    for order in plan.cordon:
+        node = nodes.get(order.node)
+        if order.incident is not None and node is not None and order.node not in occupied:
+            actions += _for_order(job, order, node, there.get(order.node))
+    return tuple(actions)
+
+
+def over(
+    job: str, plan: Plan, there: Mapping[str, Remediation], *, ttl_s: float, now: float
+) -> tuple[Asking, ...]:
+    """What is to be done about objects that the plan has no use for."""
+    wanted = {order.node for order in plan.cordon if order.incident is not None}
+    actions: list[Asking] = []
+    for name, one in there.items():
+        if name not in wanted and one.metadata.deletion_timestamp is None:
+            actions += _without_order(job, one, ttl_s, now)
+    return tuple(actions)
+
+
+def _for_order(job: str, order: NodeOrder, node: Node, there: Remediation | None) -> Iterator[Asking]:
+    action = ACTIONS.get(order.remedy)
+    if action is None:
+        return  # nobody can tell what would help: a human decides
+    voice, key = _voice(job, order), _key(job)
+    if there is None:
+        yield AskForRemediation(_manifest(job, order, node, action))
+        return
+    if there.metadata.deletion_timestamp is not None or _asked(there, job) == voice:
+        return
+    change: Manifest = {"metadata": {"annotations": {key: voice}}}
+    if outcome_of(there) is RemediationOutcome.SUCCEEDED:
+        # It was mended, and is not well: something stronger, for whoever found that.
+        others = {each: None for each in there.metadata.annotations if each.startswith(ASKED_BY)}
+        change["metadata"]["annotations"] = {**others, key: voice}
+        change["spec"] = _spec(job, order, _stronger(there.spec.get("action"), action))
+    yield ChangeRemediation(there.metadata.name, there.metadata.uid, there.metadata.resource_version, change)
+
+
+def _without_order(job: str, one: Remediation, ttl_s: float, now: float) -> Iterator[Asking]:
+    """What becomes of an object that this job needs no more, or never asked for."""
+    name, uid, outcome = one.metadata.name, one.metadata.uid, outcome_of(one)
+    if outcome is RemediationOutcome.SUCCEEDED:
+        done = seconds_of(one.recorded().completed_at) or seconds_of(one.metadata.creation_timestamp) or now
+        if now >= done + ttl_s:
+            yield EndRemediation(name, uid)
+        return
+    if not _asked(one, job) or outcome is RemediationOutcome.RUNNING:
+        return
+    others = [each for each in one.metadata.annotations if each.startswith(ASKED_BY) and each != _key(job)]
+    if others:
+        change = {"metadata": {"annotations": {_key(job): None}}}
+        yield ChangeRemediation(name, uid, one.metadata.resource_version, change)
+    else:  # nobody has begun, or it failed and somebody returned the node all the same
+        yield EndRemediation(name, uid)
+
+
+def _stronger(before: object, wanted: RemediationAction) -> RemediationAction:
+    """The next after what did not help, or what is wanted, if that is stronger; the strongest again and again."""
+    known = [each for each in ORDER if each.value == before]
+    after = ORDER[min(ORDER.index(known[0]) + 1, len(ORDER) - 1)] if known else ORDER[0]
+    return max(after, wanted, key=ORDER.index)
+
+
+def _manifest(job: str, order: NodeOrder, node: Node, action: RemediationAction) -> Manifest:
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node.metadata.name, "uid": node.metadata.uid}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": REMEDIATIONS.kind,
+        "metadata": {
+            "name": node.metadata.name,
+            "annotations": {_key(job): _voice(job, order)},
+            "ownerReferences": [owner],  # it goes with its node
+        },
+        "spec": _spec(job, order, action),
+    }
+
+
+def _spec(job: str, order: NodeOrder, action: RemediationAction) -> Manifest:
+    gpu = {"gpu": order.gpu} if order.gpu else {}
+    return {
+        "node": order.node,
+        "action": action.value,
+        "reason": order.reason[:REASON_LENGTH_MAX] or "it is faulty",
+        "job": job,
+        "incident": order.incident or "",
+        **gpu,
+    }
+
+
+def _key(job: str) -> str:
+    return ASKED_BY + hashlib.sha256(job.encode()).hexdigest()[:16]
+
+
+def _voice(job: str, order: NodeOrder) -> str:
+    return f"{job} {order.incident}"
+
+
+def _asked(remediation: Remediation, job: str) -> str:
+    return remediation.metadata.annotations.get(_key(job), "")

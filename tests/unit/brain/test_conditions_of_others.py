@@ -1,0 +1,65 @@
+"""A node left for what others say of it comes back when they say so no more, by way of its tests."""
+
+from story import JOB, Story, policy
+
+from holdfast.api.event import FindingMade, JobSubmitted, NodeChanged
+from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
+from holdfast.api.plan import NodeState
+from holdfast.api.policy import XidAction
+from holdfast.api.selftest import TestLevel
+from holdfast.watchdog.brain.members import is_news
+
+DEADLOCK = "node condition KernelDeadlock"
+
+
+def left() -> Story:
+    """Three nodes and a spare; node-2 was left for what its problem detector said."""
+    story = Story(spares=1).join(1, 2, 3, 4).wait(2.0).run()
+    finding = Finding(
+        kind=FindingKind.CONDITION,
+        subject=Subject(JOB, node="node-2"),
+        cause=DEADLOCK,
+        evidence=(Evidence("condition of node node-2", "KernelDeadlock", story.now),),
+        confidence=Confidence.PROBABLE,
+        began_at=story.now,
+        asks=XidAction.EVICT,
+    )
+    story.tell(FindingMade(finding))
+    assert [each.node for each in story.plan.cordon] == ["node-2"]
+    return story
+
+
+def changed(*holding: str, state: NodeState = NodeState.READY) -> NodeChanged:
+    return NodeChanged("node-2", state, holding=holding)
+
+
+def test_it_comes_back_once_the_condition_is_over() -> None:
+    story = left()
+    story.tell(changed(DEADLOCK))
+    assert [each.node for each in story.plan.avoid] == ["node-2"]
+    assert is_news(story.state, changed())
+    story.tell(changed())
+    assert story.plan.avoid == ()
+    assert story.plan.returned == ("node-2",)
+    assert not is_news(story.state, changed())
+
+
+def test_it_is_tested_first_where_the_policy_tests() -> None:
+    story = left()
+    story.tell(JobSubmitted(policy(spares=1, preflight=TestLevel.LIGHT)))
+    story.tell(changed())
+    assert "node-2" in story.state.probation
+
+
+def test_another_condition_that_is_over_brings_nobody_back() -> None:
+    story = left()
+    story.tell(changed(DEADLOCK, "node condition ReadonlyFilesystem"))
+    story.tell(changed(DEADLOCK))
+    assert [each.node for each in story.plan.avoid] == ["node-2"]
+
+
+def test_what_nobody_can_see_is_not_over() -> None:
+    story = left()
+    story.tell(NodeChanged("node-2", NodeState.UNKNOWN, "no node can be seen"))
+    story.tell(NodeChanged("node-2", NodeState.NOT_READY, "kubelet is silent"))
+    assert [each.node for each in story.plan.avoid] == ["node-2"]
