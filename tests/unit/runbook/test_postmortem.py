@@ -191,6 +191,12 @@ class TestWords:
             assert re.match(r"\\|\d+\\", written), written
         assert markdown.written(Document("", (Paragraph("1.5 s"),))) == "1.5 s\n"
 
+    def test_an_address_becomes_no_link_where_github_makes_one_of_any_text(self) -> None:
+        for text in ("me@example.org", "mailto:me@example.org", "@somebody"):
+            for block in (Paragraph(text), Bullets((text,)), Table((text,), ((text,),)), Heading(2, text)):
+                written = markdown.written(Document("", (block,)))
+                assert re.search(r"@(?!<!-- -->)", written) is None, written
+
     def test_every_block_is_written_in_both(self) -> None:
         blocks = (
             Heading(2, "a"),
