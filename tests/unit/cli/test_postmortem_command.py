@@ -260,6 +260,19 @@ class TestRollbackOnThisMachine:
         assert answer(["rollback", "2", "--to", str(folder), *there]) == 2
         assert "it exists: name a new folder" in capsys.readouterr().err
 
+    def test_words_of_a_command_command_no_terminal(
+        self,
+        told: RunManifest,
+        watchdog: FakeWatchdog,
+        there: list[str],
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        loud = msgspec.structs.replace(told, command=("python", "train.py", "\x1b]0;owned\x07"))
+        watchdog.answers["GET journal"] = (200, JournalPage(journal_of(loud), None))
+        assert answer(["rollback", "2", "--to", str(tmp_path / "code"), *there]) == 0
+        assert capsys.readouterr().out.endswith("train.py '\\x1b]0;owned\\x07'\n")
+
     def test_what_cannot_be_laid_out_leaves_nothing(
         self,
         told: RunManifest,
@@ -341,11 +354,31 @@ class TestRollbackInACluster:
         assert "the right to patch trainingjobs.holdfast.dev" in capsys.readouterr().err
         assert not [each for each in cluster.asked if "interventions" in each.path]
 
+    def test_a_template_that_is_changed_while_no_restart_can_be_asked_for_is_told_of(
+        self, cluster: FakeKubernetes, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        cluster.answers[f"POST {INTERVENTIONS}"] = refusal(403, "Forbidden", "no", "interventions", "")
+        assert self.ask(cluster, "2", "--yes") != 0
+        said = capsys.readouterr().err
+        assert "the template is changed, and no worker was started anew" in said
+        assert "kubectl holdfast restart gpt -n research" in said
+
+    def test_an_image_that_a_job_told_commands_no_terminal(
+        self, cluster: FakeKubernetes, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        lines = journal_of(a_manifest(image="r/a\x1b[2J:1"), a_manifest(image="r/a:2"))
+        cluster.answers[f"GET {PROXY}/v1/jobs/{JOB}/journal"] = (200, JournalPage(lines, None))
+        for words in (["2"], ["2", "--yes"]):
+            assert self.ask(cluster, *words) == 0
+            assert "r/a\\x1b[2J:1" in capsys.readouterr().out
+
     def test_the_round_that_runs_needs_nothing_and_a_folder_means_nothing(
         self, cluster: FakeKubernetes, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert self.ask(cluster, "3", "--yes") == 0
-        assert "nothing is to be done" in capsys.readouterr().out
+        said = capsys.readouterr().out
+        assert "nothing is to be changed" in said
+        assert "kubectl holdfast restart gpt -n research" in said
         assert self.ask(cluster, "2", "--to", "x") == 2
         assert "leave it out" in capsys.readouterr().err
 
