@@ -140,9 +140,12 @@ def _user_code(state: JobState, policy: Policy, finding: Finding, now: float) ->
     if finding.asks is XidAction.WATCH:
         says = f"{finding.cause}: Holdfast sees and heals none of them; {finding.fix}"
         return Decision(Rung.PAGE, says, goes_on=True)
-    if finding.fix and not _another_node_could_try(state):
+    if finding.fix and _has_been_tried(state, finding):
         says = f"the script cannot start: {finding.cause}; {finding.fix}; then restart the job"
-        return Decision(Rung.PAGE, says, guards=("no second try: every rank failed so before its first step",))
+        return Decision(Rung.PAGE, says, guards=("no further try: every rank failed so before its first step",))
+    if finding.fix and state.has_trained:
+        says = f"{finding.cause}, in a script that has trained: tried once more, as a mount may come back"
+        return Decision(Rung.RESPAWN, says, entry=Entry.RESPAWN)
     if state.failures:
         says = "the script failed again before new progress: all workers start anew"
         return Decision(Rung.RESPAWN, says, entry=Entry.RESPAWN)
@@ -426,6 +429,14 @@ def fault_class(finding: Finding) -> str:
     """The class under which a fault is remembered."""
     exact = finding.kind in (FindingKind.XID, FindingKind.PROCESS_EXIT)
     return finding.cause if exact else finding.kind.value
+
+
+def _has_been_tried(state: JobState, finding: Finding) -> bool:
+    """Whether a mistake is known for one: at once, but of a script that has trained, or that another node could
+    try, when it comes again. What a script could load once may be away for a while, on all nodes at once.
+    """
+    again = any(each.alike == finding.alike for each in state.failures)
+    return again or not (state.has_trained or _another_node_could_try(state))
 
 
 def _another_node_could_try(state: JobState) -> bool:

@@ -273,7 +273,8 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     why the job went back for what its losses were, NaN or too high. `ended_at` is when the
     job succeeded or failed, None while it goes on. `publishes` once the script has said
     anything of its steps; of one that never does, `signed_at` is when the newest round first showed a sign of
-    training. `described` is the digest of how rank 0 said it was started, last. `departed` are nodes that went
+    training. `has_trained` once a step or such a sign was seen since it was submitted, or restarted on request.
+    `described` is the digest of how rank 0 said it was started, last. `departed` are nodes that went
     from the cluster while they were avoided: a machine of that name may come back. `learning_rate_cuts` are those
     made in the history that goes on, oldest first. `follows` is what the script does of a restore directive (None:
     Unknown), `until_step` the last step it means to make (None: it does not say). `slow` are ranks that were found
@@ -341,6 +342,7 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     went_back: tuple[WentBack, ...] = msgspec.field(default=(), name="non_finite")
     publishes: bool = False
     signed_at: float | None = None
+    has_trained: bool = False
     storage: Storage | None = None
     described: str = ""
     asked: RewindAsked | None = None
