@@ -134,7 +134,7 @@ class Launcher:
             run_dir=settings.run_dir, on_message=self._take_from_worker, on_detached=self._set.detached
         )
         self._parents = WarmParents(
-            preload=forking.preload_for(settings.entrypoint.kind),
+            entrypoint=settings.entrypoint,
             environment=settings.environment,
             run_dir=settings.run_dir,
             on_message=self._take_from_warm_parent,

@@ -6,18 +6,25 @@ costs a line in the log: workers then start from the plain one.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Final
 
 from holdfast.agent.launch import forking
 from holdfast.agent.launch.forkserver import ForkServer
-from holdfast.agent.launch.preload import PreloadList, read_list, stamp_of, write_list
+from holdfast.agent.launch.preload import PreloadList, read_list, stamp_of, trying_file, write_list
+from holdfast.agent.launch.settings import Entrypoint
 
 log = logging.getLogger(__name__)
 
-LIST_FILE: Final = "preload.json"
+
+def list_file(run_dir: Path, number: int) -> Path:
+    """What the `number`th parent beside the plain one is to import. Each has a file of its own: one that is
+    replaced may write into it for a moment more.
+    """
+    return run_dir / f"preload-{number}.json"
 
 
 class WarmParents:
@@ -26,18 +33,21 @@ class WarmParents:
     def __init__(
         self,
         *,
-        preload: forking.Preload,
+        entrypoint: Entrypoint,
         environment: Mapping[str, str],
         run_dir: Path,
         on_message: Callable[[forking.FromWarmParent], None],
         on_left: Callable[[PreloadList], None],
     ) -> None:
         """`on_left` is told the list as it is when a parent has worked through it: with what it had to leave."""
-        self._preload = preload
+        self._preload = preload = forking.preload_for(entrypoint.kind)
+        self._argv = entrypoint.argv  # as the script's packages find it in `sys.argv`
         self._environment = environment
         self._on_message = on_message
         self._on_left = on_left
-        self._list = run_dir / LIST_FILE
+        self._run_dir = run_dir
+        self._made = 0
+        self._list = list_file(run_dir, 0)
         self._plain = ForkServer(preload=preload, environment=environment, on_message=on_message)
         self._seasoned: ForkServer | None = None
         self._running: dict[ForkServer, asyncio.Task[None]] = {}
@@ -74,20 +84,25 @@ class WarmParents:
             return
         if self._seasoned is not None and read_list(self._list) == wanted:
             return
+        path = list_file(self._run_dir, self._made + 1)
         try:
-            write_list(self._list, wanted)
+            trying_file(path).unlink(missing_ok=True)  # of a launcher before, in the same directory
+            write_list(path, wanted)
         except OSError as error:
             log.warning("no list of what to import beforehand can be written error=%s", error)
             return
         self._retire()
+        self._made, self._list = self._made + 1, path
         parent = ForkServer(
             preload=self._preload,
             environment=self._environment,
-            on_message=self._hear,
-            wanted=self._list,
+            on_message=partial(self._hear, path),
+            wanted=path,
+            argv=self._argv,
         )
         self._seasoned = parent
-        self._running[parent] = asyncio.create_task(parent.run())
+        self._running[parent] = task = asyncio.create_task(parent.run())
+        task.add_done_callback(lambda _: _remove(path))
 
     async def run(self) -> None:
         """Keep the parents running until cancelled; then end them with all their workers."""
@@ -110,10 +125,12 @@ class WarmParents:
         self.season(read_list(self._list))
         return self._plain
 
-    def _hear(self, message: forking.FromWarmParent) -> None:
+    def _hear(self, path: Path, message: forking.FromWarmParent) -> None:
         """Of a parent beside the plain one: whether it is ready is no news to anybody else."""
         if isinstance(message, forking.Ready):
-            wanted = read_list(self._list)
+            if path != self._list:
+                return  # it was replaced meanwhile
+            wanted = read_list(path)
             for unit, why in wanted.left.items():
                 log.info("not imported beforehand package=%s because=%s", unit, why)
             log.info("imported beforehand modules=%d reason=%s", message.loaded, message.reason)
@@ -134,3 +151,9 @@ class WarmParents:
     def _end_if_idle(self, parent: ForkServer) -> None:
         if parent.is_idle and (task := self._running.pop(parent, None)) is not None:
             task.cancel()
+
+
+def _remove(path: Path) -> None:
+    for each in (path, trying_file(path)):
+        with contextlib.suppress(OSError):
+            each.unlink()
