@@ -17,7 +17,7 @@ import click
 from click.shell_completion import CompletionItem, ShellComplete
 
 from holdfast.api.errors import HoldfastError, Unavailable
-from holdfast.cli.output import ExitCode, exit_code_of
+from holdfast.cli.output import ExitCode, exit_code_of, plain
 from holdfast.cli.target import Program
 
 
@@ -194,16 +194,16 @@ def answer(arguments: Sequence[str], program: Program = Program.HOLDFAST) -> int
         if is_debugged:
             traceback.print_exc()
         if isinstance(error, HoldfastError):
-            click.echo(f"holdfast: {error}", err=True)
+            click.echo(plain(f"holdfast: {error}"), err=True)
             return exit_code_of(error)
         if isinstance(error, OSError):
             subject = f"{error.filename}: " if error.filename else ""
-            click.echo(f"holdfast: {subject}{error.strerror or error}", err=True)
+            click.echo(plain(f"holdfast: {subject}{error.strerror or error}"), err=True)
             return ExitCode.UNAVAILABLE
         # Nobody foresaw it: one sentence, and the traceback where it can be found.
         if not is_debugged:
             with tempfile.NamedTemporaryFile("w", prefix="holdfast-error-", suffix=".log", delete=False) as log:
                 traceback.print_exception(error, file=log)
             sentence = f"unexpected {type(error).__name__}: {error}; the traceback is in {log.name}"
-            click.echo(f"holdfast: {sentence}", err=True)
+            click.echo(plain(f"holdfast: {sentence}"), err=True)
         return ExitCode.FAILED

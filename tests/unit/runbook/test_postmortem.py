@@ -102,6 +102,18 @@ class TestWhatIsInIt:
         assert "| recovering | goes on |" in told or "| loading | goes on |" in told
         assert "No new step was seen since" in told
 
+    def test_of_one_that_is_over_nothing_goes_on_though_its_first_step_was_not_seen(self) -> None:
+        case = case_after(a_higher_learning_rate)
+        incident = replace(case.incidents[-1], recovered_at=None, lost_steps=None)
+        told = text_of(replace(case, incidents=(incident,)))
+        assert "goes on" not in told
+        assert "its end was not seen" in told
+
+    def test_marks_of_pictures_are_told_of_where_there_is_one(self) -> None:
+        case = replace(case_after(a_higher_learning_rate), journal=())
+        assert "Broken lines" not in text_of(case)
+        assert "Broken lines" in text_of(case_after(a_higher_learning_rate))
+
     def test_without_journal_and_ledger_there_is_a_document_that_says_so(self) -> None:
         case = replace(case_after(a_higher_learning_rate), journal=(), ledger=None, unread=("The journal: gone.",))
         told = text_of(case)

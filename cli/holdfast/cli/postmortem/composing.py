@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from holdfast.api.finding import Confidence
-from holdfast.api.incident import CAUSE_WITHIN_S, Incident
+from holdfast.api.incident import CAUSE_WITHIN_S, Incident, IncidentState
 from holdfast.api.ledger import NOTHING, Amount, Row
 from holdfast.cli.output import UNKNOWN, instant, number, seconds
 from holdfast.cli.postmortem.case import Case
@@ -204,10 +204,11 @@ def _pace(case: Case, incident: Incident) -> Iterator[Block]:
     phases = case.phases[incident.id]
     found = remarks(incident, phases, case.others(incident), case.policy)
     late = {each.stage: each for each in found}
+    unended = "goes on" if incident.state is IncidentState.OPEN else f"{UNKNOWN}: its end was not seen"
     rows = []
     for each in phases:
         remark = late.get(each.stage)
-        took = seconds(each.took_s) if each.ended is not None else "goes on"
+        took = seconds(each.took_s) if each.ended is not None else unended
         rows.append(
             (each.stage.value, took, f"at most {seconds(TARGETS_S[each.stage])}", "long" if remark else "")
         )
