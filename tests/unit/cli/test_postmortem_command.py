@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -163,6 +164,22 @@ class TestTheDocument:
     ) -> None:
         assert answer(["postmortem", *words, *here]) == 2
         assert says in capsys.readouterr().err
+
+    def test_what_is_no_file_is_written_to_and_stays_what_it_is(
+        self, watchdog: FakeWatchdog, here: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        (tmp_path / "out").symlink_to(pipe)
+        assert answer(["postmortem", "last", *here, "--distill", str(tmp_path / "out")]) == 0
+        assert os.read(reader, 1 << 16).startswith(b"format: 1\n")
+        os.close(reader)
+        assert (pipe.is_fifo(), (tmp_path / "out").is_symlink()) == (True, True)
+        capsys.readouterr()
+        assert answer(["postmortem", "last", *here, "--output", "-"]) == 0
+        assert capsys.readouterr().out.startswith("# Postmortem of inc-0001")
+        assert not Path("-").exists()
 
     def test_what_cannot_be_read_is_said_in_it_and_a_file_that_cannot_be_written_leaves_nothing(
         self, watchdog: FakeWatchdog, here: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
