@@ -236,6 +236,16 @@ class TestRounds:
         assert answer(["rounds", JOB, *there[:-2], "-o", "name"]) == 0
         assert capsys.readouterr().out == "round/2\nround/3\n"
 
+    def test_of_a_journal_that_cannot_be_read_no_round_is_claimed_not_to_be(
+        self, watchdog: FakeWatchdog, there: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        watchdog.answers["GET journal"] = (500, {"error": "line 6 is missing"})
+        assert answer(["rounds", JOB, *there[:-2]]) == 3
+        assert answer(["rollback", "2", "--to", "x", *there]) == 3
+        said = capsys.readouterr()
+        assert said.err.count("The journal: ") == 2
+        assert said.out == ""
+
 
 def git(folder: Path, *words: str) -> str:
     identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from situations import a_higher_learning_rate, another_world, healthy
 from watchedjob import JOB, WatchedJob
 
+from holdfast.api.event import RunRecorded
 from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import IncidentState
 from holdfast.cli.casefile import case_of
@@ -113,6 +114,11 @@ class TestWhatIsInIt:
         case = replace(case_after(a_higher_learning_rate), journal=())
         assert "Broken lines" not in text_of(case)
         assert "Broken lines" in text_of(case_after(a_higher_learning_rate))
+
+    def test_of_rounds_that_told_nothing_nobody_says_that_they_were_alike(self) -> None:
+        case = case_after(a_higher_learning_rate)
+        untold = tuple(each for each in case.journal if not isinstance(each.event, RunRecorded))
+        assert "did not tell how they were started" in text_of(replace(case, journal=untold))
 
     def test_without_journal_and_ledger_there_is_a_document_that_says_so(self) -> None:
         case = replace(case_after(a_higher_learning_rate), journal=(), ledger=None, unread=("The journal: gone.",))

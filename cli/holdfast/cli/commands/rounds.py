@@ -17,8 +17,12 @@ from holdfast.cli.site import open_site
 from holdfast.cli.target import JobWord, Place, Target, place_of, target_options
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.cli.cluster.clustersite import ClusterSite
+    from holdfast.cli.postmortem.case import Case
     from holdfast.cli.rounds.chronicle import RoundTold
+    from holdfast.cli.rounds.comparison import Compared
 
 
 @click.command()
@@ -32,8 +36,8 @@ def rounds(target: Target, form: Format) -> ExitCode:
     What changed is known as far as rounds tell how they were started, what it did as far as a console heard it.
     """
     case = case_of(open_site(target).source())
+    found = _rounds_of(case)
     remark_unread(case)
-    found = case.rounds
     return emit(
         form,
         [round_shown(each) for each in found],
@@ -65,7 +69,7 @@ def rollback(number: int, yes: bool, folder: Path | None, target: Target) -> Exi
 
     site = open_site(target)
     case = case_of(site.source())
-    wanted = round_named([each.round for each in case.rounds], number)
+    wanted = round_named([each.round for each in _rounds_of(case)], number)
     if place_of(target, look_around) is Place.CLUSTER:
         if folder is not None:
             raise InvalidInput(Problem("--to", str(folder), "leave it out: a cluster goes back by the image"))
@@ -74,6 +78,13 @@ def rollback(number: int, yes: bool, folder: Path | None, target: Target) -> Exi
         fix = "say with --to where the code is to be laid out; nothing is started on this machine"
         raise InvalidInput(Problem("--to", None, fix))
     return _laid_out(wanted, folder)
+
+
+def _rounds_of(case: "Case") -> "Sequence[Compared]":
+    """Raises Unavailable where the journal cannot be read: of a job that is known it has a line at least."""
+    if not case.journal:
+        raise Unavailable(" ".join(case.unread) or "the journal has no line of this job")
+    return case.rounds
 
 
 def _of_image(site: Any, job: str, wanted: "RoundTold", *, is_meant: bool) -> ExitCode:

@@ -229,9 +229,13 @@ def _remark(remark: Remark) -> str:
 
 
 def _changed(case: Case, incident: Incident) -> Iterator[Block]:
-    before = [each for each in case.rounds if each.round.began <= incident.began_at and each.changes]
+    earlier = [each for each in case.rounds if each.round.began <= incident.began_at]
+    before = [each for each in earlier if each.changes]
     if not case.rounds:
         yield Paragraph("Unknown: the journal tells of no round.")
+    elif not earlier or (not before and any(each.round.manifest is None for each in earlier)):
+        why = "did not tell how they were started, or the journal begins behind them"
+        yield Paragraph(f"Nothing that is known: rounds before it {why}.")
     elif not before:
         yield Paragraph("Nothing that is known: every round before it was started alike, in the same world.")
     else:
