@@ -80,6 +80,19 @@ def test_a_node_that_cannot_load_what_others_load_leaves_the_second_time() -> No
     assert story.state.phase is not JobPhase.FAILED
 
 
+def test_what_rank_0_alone_loads_in_vain_evicts_no_node_before_it_ever_trained() -> None:
+    story = begun(2, spares=1)
+    for _ in range(4):
+        story.die(1, cause=LOADS_NOT).wait(100)
+        if story.state.phase is not JobPhase.FAILED:
+            story.run(reentrant=False)
+    assert story.state.phase is JobPhase.FAILED
+    assert story.state.avoided == ()
+    trained = running(2, spares=1).die(1, cause=LOADS_NOT).wait(11).run(reentrant=False)
+    trained.die(1, cause=LOADS_NOT)
+    assert [order.node for order in trained.state.avoided] == ["node-1"], "it could load it before"
+
+
 def test_a_fault_that_is_on_another_node_too_evicts_neither() -> None:
     story = begun(2, spares=1).die(2, cause=LOADS_NOT).wait(11).run(reentrant=False)
     story.die(1, cause=LOADS_NOT).wait(21).run(reentrant=False)
