@@ -101,10 +101,14 @@ class Context:
     def avoided(self) -> list[str]:
         """Host name labels of the nodes to keep away from; a node that is not there has, as a rule, its own name.
 
-        Those of the plan, and those that are to be left and that the scheduler would choose again, since the pods
-        tolerate their taints.
+        Those of the plan, and those that are to be left and that the scheduler would choose again: the pods tolerate
+        their taints, or it is a condition that says so, which holds no pod off.
         """
         names = {order.node for order in (*self.plan.avoid, *self.plan.cordon)} if self.plan else set()
+        leaving = self.options.condition_map.asks_to_leave
+        names |= {
+            name for name, node in self.observed.nodes.items() if leaving(name, node.status.conditions)
+        }
         if self.tolerations:
             names |= {
                 node.metadata.name
