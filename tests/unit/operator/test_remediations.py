@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from operator_builders import JOB_ID, NOW, OPTIONS, actions_of, nodes, observed, order, plan, pod
+from operator_builders import JOB_ID, NOW, OPTIONS, UID, actions_of, nodes, observed, order, plan, pod
 
 from holdfast.api.plan import NodeObserved, NodeOrder, Plan
 from holdfast.api.remediation import RemediationOutcome
@@ -18,7 +18,7 @@ from holdfast.operator.decide.action import (
 )
 from holdfast.operator.decide.observed import HandOn
 from holdfast.operator.decide.reconcile import reconcile
-from holdfast.operator.decide.remediations import ASKED_BY, asked_for, outcome_of, over
+from holdfast.operator.decide.remediations import ASKED_BY, Asker, asked_for, outcome_of, over
 from holdfast.operator.kube.objects import Metadata, Remediation, text_of
 from holdfast.operator.kube.writes import merge_patch
 
@@ -34,11 +34,14 @@ def faulty(
     return plan(cordon=(NodeOrder("n1", "XID 79", incident, remedy, gpu),))
 
 
-def asks(wanted: Plan, *there: Remediation, job: str = JOB_ID, now: float = NOW, **more: Any) -> list[Any]:
+def asks(
+    wanted: Plan, *there: Remediation, job: str = JOB_ID, uid: str = UID, now: float = NOW, **more: Any
+) -> list[Any]:
+    asker = Asker(job, uid)
     known = {each.metadata.name: each for each in there}
     occupied = more.get("occupied", NOBODY)
-    asking = asked_for(job, wanted, nodes(), known, occupied)
-    return [*asking, *over(job, wanted, known, ttl_s=TTL_S, now=now)]
+    asking = asked_for(asker, wanted, nodes(), known, occupied)
+    return [*asking, *over(asker, wanted, known, ttl_s=TTL_S, now=now)]
 
 
 def made(action: AskForRemediation, **status: Any) -> Remediation:
@@ -67,8 +70,8 @@ def changed(there: Remediation, action: ChangeRemediation) -> Remediation:
     return Remediation(metadata, {**there.spec, **action.change.get("spec", {})}, there.status)
 
 
-def asked(wanted: Plan | None = None, job: str = JOB_ID, **status: Any) -> Remediation:
-    (action,) = asks(wanted or faulty(), job=job)
+def asked(wanted: Plan | None = None, job: str = JOB_ID, uid: str = UID, **status: Any) -> Remediation:
+    (action,) = asks(wanted or faulty(), job=job, uid=uid)
     return made(action, **status)
 
 
@@ -123,8 +126,8 @@ def test_another_job_joins_what_is_asked_for_already() -> None:
     assert "spec" not in action.change
     both = changed(there, action)
     assert sorted(value for key, value in both.metadata.annotations.items() if key.startswith(ASKED_BY)) == [
-        f"{JOB_ID} incident-1",
-        f"{OTHER} incident-1",
+        f"{JOB_ID} incident-1 {UID}",
+        f"{OTHER} incident-1 {UID}",
     ]
     assert asks(faulty(), both) == []
 
@@ -200,6 +203,19 @@ def test_the_watchdog_hears_of_what_succeeded_for_its_own_incident() -> None:
     assert seen(asked(job=OTHER, outcome="Succeeded", observedGeneration=1), faulty()) == "", (
         "not asked by this job"
     )
+
+
+def test_what_was_done_for_an_earlier_job_of_the_name_is_nothing_done_for_this_one() -> None:
+    """Its incidents count from one again."""
+    done = asked(uid="uid-of-yesterday", outcome="Succeeded", observedGeneration=1)
+    assert seen(done, faulty()) == ""
+    (stronger,) = asks(faulty(), done)
+    assert stronger.change["spec"]["action"] == "Reboot"
+    failed = asked(uid="uid-of-yesterday", outcome="Failed", message="no power", observedGeneration=1)
+    (joins,) = asks(faulty(), failed)
+    assert "spec" not in joins.change
+    waiting = asked(uid="uid-of-yesterday")
+    assert asks(plan(), waiting) == [], "the node that the earlier one left is faulty still"
 
 
 def test_an_outcome_that_nobody_knows_is_none() -> None:

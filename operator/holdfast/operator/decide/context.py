@@ -17,7 +17,7 @@ from holdfast.operator.decide.nodes import holds_nobody_off, state_of
 from holdfast.operator.decide.observed import Mode, Observed, Options
 from holdfast.operator.decide.offers import offer_of
 from holdfast.operator.decide.pods import CrashLoop, PodList, crash_loop, sort_pods
-from holdfast.operator.decide.remediations import remediated
+from holdfast.operator.decide.remediations import Asker, remediated
 from holdfast.operator.decide.template import Template, Toleration, check_template, read_template
 from holdfast.operator.kube.objects import HOSTNAME_LABEL, Metadata, seconds_of
 
@@ -146,7 +146,7 @@ def context_of(observed: Observed, options: Options, now: float) -> Context:
     tolerations = template.spec.tolerations or () if isinstance(template, Template) else None
     key = f"{metadata.namespace}/{metadata.name}"
     nodes = _nodes_of(
-        key, observed, options, plan, spec.spec.placement.pack if spec is not None else (), tolerations
+        observed, options, plan, spec.spec.placement.pack if spec is not None else (), tolerations
     )
     pods = sort_pods(metadata, observed.pods, plan, nodes)
     contends = contender(job, spec, observed.pods) if spec is not None else None
@@ -181,7 +181,6 @@ def context_of(observed: Observed, options: Options, now: float) -> Context:
 
 
 def _nodes_of(
-    job: str,
     observed: Observed,
     options: Options,
     plan: Plan | None,
@@ -191,10 +190,12 @@ def _nodes_of(
     names = {pod.spec.node_name for pod in observed.pods if pod.spec.node_name}
     if plan is not None:
         names |= {order.node for order in (*plan.avoid, *plan.cordon)} | set(plan.returned)
+    about = observed.job.metadata
+    asker = Asker(f"{about.namespace}/{about.name}", about.uid)
     repaired = {
         order.node: incident
         for order in (plan.cordon if plan is not None else ())
-        if (incident := remediated(job, order, observed.remediations.get(order.node)))
+        if (incident := remediated(asker, order, observed.remediations.get(order.node)))
     }
     seen: dict[str, NodeObserved] = {}
     for name in sorted(names):
