@@ -63,3 +63,31 @@ def test_what_nobody_can_see_is_not_over() -> None:
     story.tell(NodeChanged("node-2", NodeState.UNKNOWN, "no node can be seen"))
     story.tell(NodeChanged("node-2", NodeState.NOT_READY, "kubelet is silent"))
     assert [each.node for each in story.plan.avoid] == ["node-2"]
+
+
+def raised_again(story: Story) -> None:
+    finding = Finding(
+        kind=FindingKind.CONDITION,
+        subject=Subject(JOB, node="node-2"),
+        cause=DEADLOCK,
+        evidence=(Evidence("condition of node node-2", "KernelDeadlock", story.now),),
+        confidence=Confidence.PROBABLE,
+        began_at=story.now,
+        asks=XidAction.EVICT,
+    )
+    story.wait(60.0).join(2).run()
+    story.tell(FindingMade(finding))
+
+
+def test_a_condition_that_comes_and_goes_does_not_use_up_the_budget_for_real_faults() -> None:
+    story = left()
+    for _ in range(2):
+        story.tell(changed())
+        assert story.plan.avoid == ()
+        raised_again(story)
+        assert [each.node for each in story.plan.avoid] == ["node-2"]
+    story.tell(changed())
+    assert [each.node for each in story.plan.avoid] == ["node-2"], "left for the third time within a day"
+    assert not is_news(story.state, changed())
+    story.tell(NodeChanged("node-2", NodeState.READY, remediated=story.plan.cordon[0].incident or ""))
+    assert story.plan.avoid == (), "somebody repaired it"
