@@ -103,7 +103,11 @@ WRONG = {
     ),
     "Ready": ('[{"type": ".*", "means": "evict"}]', "[0].type", "leave out Ready"),
     "no type": ('[{"type": "", "means": "evict"}]', "[0].type", "empty fits nothing"),
-    "our own": ('[{"type": "HoldfastHealthy", "status": "False", "means": "evict"}]', "[0].type", "sets it itself"),
+    "our own": (
+        '[{"type": "HoldfastHealthy", "status": "False", "means": "evict"}]',
+        "[0].type",
+        "sets it itself",
+    ),
     "maintenance that is suspect": (
         '[{"type": "A", "means": "suspect", "part": "maintenance"}]',
         "[0].means",

@@ -163,8 +163,8 @@ class Executor:
             case Cordon(node=node, reason=reason, incident=incident):
                 by = CordonedBy(key, reason, incident, self.wall())
                 await patch_node(view, self.writes, node, lambda whole: cordoned(whole, by))
-            case Uncordon(node=node):
-                await patch_node(view, self.writes, node, lambda whole: uncordoned(whole, key))
+            case Uncordon(node=node, of=of):
+                await patch_node(view, self.writes, node, lambda whole: uncordoned(whole, of or key))
             case SetNodeHealth():
                 await write_health(view, self.writes, action, self.wall())
             case AskForRemediation() | ChangeRemediation() | EndRemediation():

@@ -148,7 +148,7 @@ class ConditionMap:
         return tuple(sorted(found, key=lambda each: each.type)[:TOLD_MAX])
 
     def asks_to_leave(self, node: str, conditions: Sequence[Condition]) -> bool:
-        """Whether the node of that name is to be left in good order. Cheap for conditions that were seen before."""
+        """Whether the node of that name is to be left in good order. Cheap for conditions seen before."""
         known = self._leaving.get(node)
         if known is None or known[0] is not conditions:
             if len(self._leaving) >= NODES_REMEMBERED:

@@ -101,14 +101,12 @@ class Context:
     def avoided(self) -> list[str]:
         """Host name labels of the nodes to keep away from; a node that is not there has, as a rule, its own name.
 
-        Those of the plan, and those that are to be left and that the scheduler would choose again: the pods tolerate
-        their taints, or it is a condition that says so, which holds no pod off.
+        Those of the plan, and those that are to be left and that the scheduler would choose again: the pods
+        tolerate their taints, or it is a condition that says so, which holds no pod off.
         """
         names = {order.node for order in (*self.plan.avoid, *self.plan.cordon)} if self.plan else set()
         leaving = self.options.condition_map.asks_to_leave
-        names |= {
-            name for name, node in self.observed.nodes.items() if leaving(name, node.status.conditions)
-        }
+        names |= {name for name, node in self.observed.nodes.items() if leaving(name, node.status.conditions)}
         if self.tolerations:
             names |= {
                 node.metadata.name
@@ -145,9 +143,7 @@ def context_of(observed: Observed, options: Options, now: float) -> Context:
     template = read_template(spec.spec.template) if spec is not None else None
     tolerations = template.spec.tolerations or () if isinstance(template, Template) else None
     key = f"{metadata.namespace}/{metadata.name}"
-    nodes = _nodes_of(
-        observed, options, plan, spec.spec.placement.pack if spec is not None else (), tolerations
-    )
+    nodes = _nodes_of(observed, options, plan, spec.spec.placement.pack if spec is not None else (), tolerations)
     pods = sort_pods(metadata, observed.pods, plan, nodes)
     contends = contender(job, spec, observed.pods) if spec is not None else None
     if not connected:

@@ -32,6 +32,7 @@ ACTIONS: Final[Mapping[Recovery, RemediationAction]] = {
     Recovery.REPLACE: RemediationAction.REPLACE,
 }
 ORDER: Final = tuple(RemediationAction)
+WORDS: Final = 3  # of what an asker says
 
 
 def outcome_of(remediation: Remediation) -> RemediationOutcome | None:
@@ -95,15 +96,47 @@ def asked_for(
 
 
 def over(
-    asker: Asker, plan: Plan, there: Mapping[str, Remediation], *, ttl_s: float, now: float
+    asker: Asker,
+    plan: Plan,
+    there: Mapping[str, Remediation],
+    *,
+    alive: Container[str],
+    ttl_s: float,
+    now: float,
 ) -> tuple[Asking, ...]:
-    """What is to be done about objects that the plan has no use for."""
+    """What is to be done about objects that the plan has no use for. `alive` are the uids of all jobs."""
     wanted = {order.node for order in plan.cordon if order.incident is not None}
     actions: list[Asking] = []
     for name, one in there.items():
         if name not in wanted and one.metadata.deletion_timestamp is None:
-            actions += _without_order(asker, one, ttl_s, now)
+            if outcome_of(one) is RemediationOutcome.SUCCEEDED:
+                others = any(uid != asker.uid and uid in alive for _, uid in _askers(one))
+                actions += _done_with(asker, one, others) if now >= _done_at(one, now) + ttl_s else ()
+            else:
+                actions += _withdrawn(asker, one)
     return tuple(actions)
+
+
+def repaired_for_nobody(
+    asker: Asker, there: Mapping[str, Remediation], alive: Container[str]
+) -> Iterator[tuple[str, str, float]]:
+    """Nodes that were repaired for jobs that are gone, so that nobody takes them back: each with that job, and
+    when it was repaired. Only for jobs of the asker's namespace: others may be another operator's.
+    """
+    namespace = asker.job.partition("/")[0]
+    for name, one in there.items():
+        if outcome_of(one) is RemediationOutcome.SUCCEEDED:
+            for job, uid in _askers(one):
+                if uid not in alive and job.partition("/")[0] == namespace:
+                    yield name, job, _done_at(one, 0.0)
+
+
+def _askers(one: Remediation) -> Iterator[tuple[str, str]]:
+    """The jobs that have a word there, with their uids."""
+    for key, word in one.metadata.annotations.items():
+        parts = word.split(" ")
+        if key.startswith(ASKED_BY) and len(parts) == WORDS:
+            yield parts[0], parts[-1]
 
 
 def _for_order(asker: Asker, order: NodeOrder, node: Node, there: Remediation | None) -> Iterator[Asking]:
@@ -125,22 +158,34 @@ def _for_order(asker: Asker, order: NodeOrder, node: Node, there: Remediation | 
     yield ChangeRemediation(there.metadata.name, there.metadata.uid, there.metadata.resource_version, change)
 
 
-def _without_order(asker: Asker, one: Remediation, ttl_s: float, now: float) -> Iterator[Asking]:
-    """What becomes of an object that this job needs no more, or never asked for."""
-    name, uid, outcome = one.metadata.name, one.metadata.uid, outcome_of(one)
-    if outcome is RemediationOutcome.SUCCEEDED:
-        done = seconds_of(one.recorded().completed_at) or seconds_of(one.metadata.creation_timestamp) or now
-        if now >= done + ttl_s:
-            yield EndRemediation(name, uid)
-        return
-    if not asker.said(one) or outcome is RemediationOutcome.RUNNING:
-        return
-    others = [each for each in one.metadata.annotations if each.startswith(ASKED_BY) and each != asker.key]
-    if others:
-        change = {"metadata": {"annotations": {asker.key: None}}}
-        yield ChangeRemediation(name, uid, one.metadata.resource_version, change)
-    else:  # nobody has begun, or it failed and somebody returned the node all the same
+def _done_with(asker: Asker, one: Remediation, others: bool) -> Iterator[Asking]:
+    """What becomes of one that succeeded, once it was kept for its time: other jobs may still wait to be told."""
+    name, uid = one.metadata.name, one.metadata.uid
+    if not others:
         yield EndRemediation(name, uid)
+    elif asker.said(one):
+        yield _without_word(asker, one)
+
+
+def _withdrawn(asker: Asker, one: Remediation) -> Iterator[Asking]:
+    """What becomes of one that this job needs no more, or never asked for."""
+    if not asker.said(one) or outcome_of(one) is RemediationOutcome.RUNNING:
+        return
+    if any(each.startswith(ASKED_BY) and each != asker.key for each in one.metadata.annotations):
+        yield _without_word(asker, one)
+    else:  # nobody has begun, or it failed and somebody returned the node all the same
+        yield EndRemediation(one.metadata.name, one.metadata.uid)
+
+
+def _without_word(asker: Asker, one: Remediation) -> ChangeRemediation:
+    change: Manifest = {"metadata": {"annotations": {asker.key: None}}}
+    return ChangeRemediation(one.metadata.name, one.metadata.uid, one.metadata.resource_version, change)
+
+
+def _done_at(one: Remediation, default: float) -> float:
+    done = seconds_of(one.recorded().completed_at)
+    asked = seconds_of(one.metadata.creation_timestamp)
+    return next((each for each in (done, asked) if each is not None), default)
 
 
 def _stronger(before: object, wanted: RemediationAction) -> RemediationAction:
