@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from holdfast.agent.gpufailure import CallFailed, DriverAbsent, GpuFailure, GpuLost, NotTold
 
-# By the number of their amdsmi_status_t. What is not here says nothing about the GPU: busy, interrupted, no memory.
+# By the number of their amdsmi_status_t. What is not here says nothing about the GPU: busy, interrupted.
 _FAILURES: Final[Mapping[int, type[GpuFailure]]] = MappingProxyType(
     {
         1: NotTold,  # INVAL
