@@ -11,8 +11,10 @@ from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from holdfast.api.checkpoint import Standing
+from holdfast.api.errors import Fenced
 from holdfast.api.round import Restore, Tier
 from holdfast.integrations import transformers as integration
+from holdfast.integrations.life import take_over
 from holdfast.integrations.marks import listing
 
 LAST, EVERY = 10, 5
@@ -21,8 +23,8 @@ LAST, EVERY = 10, 5
 class Told:
     """Of a Run in a round that goes on, what is used here."""
 
-    def __init__(self) -> None:
-        restore = Restore(tier=Tier.CHECKPOINT, owner="this-life")
+    def __init__(self, owner: str = "this-life") -> None:
+        restore = Restore(tier=Tier.CHECKPOINT, owner=owner)
         self.assignment = SimpleNamespace(
             restore=restore, rank=0, world_size=1, round=2, spikes=None, save_every=None, keep=None
         )
@@ -125,3 +127,29 @@ def test_a_copy_of_a_checkpoint_and_one_cut_short_are_not_gone_on_from(tmp_path:
     (half / "holdfast.json").write_text('{"step": 70, "wor')
     assert listing(tmp_path, "checkpoint-").complete == ()
     assert trained(tmp_path) == list(range(1, LAST + 1))
+
+
+def test_a_job_whose_directory_another_took_over_says_so_and_writes_no_more(
+    tmp_path: Path, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert trained(tmp_path, last=EVERY) == [1, 2, 3, 4, 5]
+    monkeypatch.setattr(integration, "joined", lambda: Told("another-life"))
+    assert trained(tmp_path) == [6, 7, 8, 9, 10], "a later life goes on from what an earlier one left"
+    monkeypatch.setattr(integration, "joined", lambda: told)
+    before = {each: each.stat().st_mtime_ns for each in tmp_path.rglob("checkpoint-*/*")}
+    with pytest.raises(Fenced, match=r"taken over by another job.*give each its own directory"):
+        trained(tmp_path, last=2 * LAST)
+    assert {each: each.stat().st_mtime_ns for each in tmp_path.rglob("checkpoint-*/*")} == before
+
+
+def test_a_job_is_told_at_its_next_save_that_another_took_over(
+    tmp_path: Path, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def taken_over(step: int) -> None:
+        if step == EVERY + 1:
+            take_over(tmp_path, owner="another-life", has_saved=False)
+
+    monkeypatch.setattr(told, "save_due", taken_over)
+    with pytest.raises(Fenced, match="taken over by another job"):
+        trained(tmp_path)
+    assert [each.step for each in listing(tmp_path, "checkpoint-").complete] == [EVERY]
