@@ -1,6 +1,7 @@
 """Conditions that others set on nodes: what the map makes of them, and what becomes of the job's own node."""
 
 import json
+from typing import Any
 
 import pytest
 from operator_builders import NOW, OPTIONS, actions_of, node, nodes, observed, pod
@@ -165,9 +166,9 @@ def test_a_node_that_is_about_to_be_taken_away_is_left_in_good_order() -> None:
     assert (told.state, told.reason) == (NodeState.DRAINING, "condition TerminateScheduled: in five minutes")
 
 
-def avoided_by_new_pods(*said: Condition) -> list[str]:
+def avoided_by_new_pods(*said: Condition, **marked: Any) -> list[str]:
     """The nodes that a pod is kept away from which takes the place of another."""
-    going = node("n1")
+    going = node("n1", **marked)
     there = {**nodes(), "n1": Node(going.metadata, going.spec, NodeStatus((*going.status.conditions, *said)))}
     outcome = reconcile(observed(nodes=there, pods=(pod(0),)), OPTIONS, NOW)
     (made,) = actions_of(outcome, CreatePod)
@@ -178,5 +179,6 @@ def test_no_pod_goes_back_to_a_node_that_is_about_to_be_taken_away() -> None:
     """A condition is no taint: the scheduler would choose the node that was just left again and again."""
     assert avoided_by_new_pods() == []
     assert avoided_by_new_pods(condition("TerminateScheduled")) == ["n1"]
+    assert avoided_by_new_pods(condition("TerminateScheduled"), unschedulable=True) == [], "that holds it off"
     assert avoided_by_new_pods(condition("TerminateScheduled", "False")) == []
     assert avoided_by_new_pods(condition("KernelDeadlock")) == [], "the watchdog decides about that"

@@ -106,7 +106,13 @@ class Context:
         """
         names = {order.node for order in (*self.plan.avoid, *self.plan.cordon)} if self.plan else set()
         leaving = self.options.condition_map.asks_to_leave
-        names |= {name for name, node in self.observed.nodes.items() if leaving(name, node.status.conditions)}
+        names |= {
+            name
+            for name, node in self.observed.nodes.items()
+            if leaving(name, node.status.conditions)
+            and not node.spec.unschedulable
+            and holds_nobody_off(node, self.tolerations)
+        }
         if self.tolerations:
             names |= {
                 node.metadata.name
