@@ -24,6 +24,7 @@ from typing import Any, Final
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
+from holdfast.api.errors import InvalidInput, Problem
 from holdfast.integrations.checkpointfolders import CheckpointFolders, told_by_all
 from holdfast.integrations.globalbatch import share_of
 from holdfast.integrations.life import batch_of_life
@@ -140,8 +141,12 @@ class _Training:
         """What training begins with, the same on all ranks; `resume` is what the script says.
 
         Raises NothingToRestore when the job has something to go back to and it is not there; InvalidInput when the
-        global batch cannot be kept.
+        global batch cannot be kept, and when checkpoints hold no optimizer: the Trainer would go on from one with
+        a new optimizer, and a learning rate as at the start, without a word.
         """
+        if self._is_healed and self._trainer.args.save_only_model:
+            fix = "write False: from a model alone no training can be gone on with after a fault"
+            raise InvalidInput(Problem(field="save_only_model", value=True, fix=fix))
         if self._global_batch is not None or self._is_healed:
             self._share_batch()
         if not self._is_healed:

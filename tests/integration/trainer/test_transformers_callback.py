@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from holdfast.api.checkpoint import Standing
-from holdfast.api.errors import Fenced
+from holdfast.api.errors import Fenced, InvalidInput
 from holdfast.api.round import Restore, Tier
 from holdfast.integrations import transformers as integration
 from holdfast.integrations.life import take_over
@@ -86,7 +86,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     return told
 
 
-def trained(folder: Path, resume: Any = None, last: int = LAST) -> list[int]:
+def trained(folder: Path, resume: Any = None, last: int = LAST, **more: Any) -> list[int]:
     """The steps that a script makes which is begun now."""
     args = TrainingArguments(
         output_dir=str(folder),
@@ -97,6 +97,7 @@ def trained(folder: Path, resume: Any = None, last: int = LAST) -> list[int]:
         lr_scheduler_type="constant",
         report_to=[],
         disable_tqdm=True,
+        **more,
     )
     steps = Steps()
     callbacks = [steps, integration.HoldfastCallback()]
@@ -153,3 +154,8 @@ def test_a_job_is_told_at_its_next_save_that_another_took_over(
     with pytest.raises(Fenced, match="taken over by another job"):
         trained(tmp_path)
     assert [each.step for each in listing(tmp_path, "checkpoint-").complete] == [EVERY]
+
+
+def test_checkpoints_from_which_nothing_can_be_gone_on_with_are_refused(tmp_path: Path, told: Told) -> None:
+    with pytest.raises(InvalidInput, match="save_only_model"):
+        trained(tmp_path, save_only_model=True)
