@@ -98,7 +98,8 @@ class Observed(msgspec.Struct, frozen=True):
     one does. `nodes` are all nodes by name. `plan` and `report` are the newest the watchdog showed, None when it
     has not; `heard_age_s` is how long it has been away, 0 while it is connected. `left_out` are the fields that
     the API server dropped from what was applied, None when nobody knows. `remediations` are all that are asked
-    for, by node. `capacity` is what the job asked for, of `capacity_templates`.
+    for, by node; `alive` are the uids of all jobs then. `capacity` is what the job asked for, of
+    `capacity_templates`.
     """
 
     job: Job
@@ -114,6 +115,7 @@ class Observed(msgspec.Struct, frozen=True):
     rivals: tuple[Contender, ...] = ()
     left_out: tuple[str, ...] | None = None
     remediations: Mapping[str, Remediation] = {}
+    alive: frozenset[str] = frozenset()
     capacity: tuple[CapacityRequest, ...] = ()
     capacity_templates: tuple[Owned, ...] = ()
 
