@@ -56,7 +56,10 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 class SlurmCluster:
-    """One cluster. `bad` is a folder: a node with a file of its name there fails the prolog's probe."""
+    """One cluster. `bad` is a folder: a node with a file of its name there fails the prolog's probe.
+
+    So it does, without a verdict, where the file says `broken`: as an installation that cannot be imported.
+    """
 
     def __init__(self, folder: Path) -> None:
         install()
@@ -167,7 +170,9 @@ class SlurmCluster:
         """The examples as they are, with a probe that fails where the test says so: this machine's CPU is well."""
         probe = self.folder / "probe.sh"
         probe.write_text(
-            f'#!/bin/sh\n[ -e {self.bad}/"$SLURMD_NODENAME" ] || exit 0\necho "FAILED: gpu 0 is wrong"\nexit 1\n'
+            f'#!/bin/sh\ncd {self.bad} && [ -e "$SLURMD_NODENAME" ] || exit 0\n'
+            'if grep -q broken "$SLURMD_NODENAME"; then echo "No module named holdfast" >&2; exit 1; fi\n'
+            'echo "Failed in 2 s: gpu 0 is wrong"\nexit 1\n'
         )
         probe.chmod(0o755)
         for name in ("prolog.sh", "epilog.sh"):
