@@ -21,11 +21,13 @@ NODES = ("n1", "n2", "n3")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "slurm"
 POLL_S = 0.1
 COMMAND_S = 60.0
-# cred_expire, five seconds at least, is also how long a job that is queued again waits: two minutes unless told.
+# Clusters side by side on this machine have nodes of the same names: no two have jobs of the same number, for an
+# epilog ends what is left of its job on its node. cred_expire, five seconds at least, is also how long a job that is queued again waits: two minutes unless told.
 CONFIGURATION = """
 ClusterName=holdfast
 SlurmctldHost={machine}(127.0.0.1)
 SlurmctldPort={port}
+FirstJobId={first_job}
 AuthType=auth/none
 AuthInfo=cred_expire=5
 CredType=cred/none
@@ -74,7 +76,13 @@ class SlurmCluster:
             for name in NODES
         )
         self.configuration.write_text(
-            CONFIGURATION.format(machine=_machine(), port=free_port(), folder=folder, nodes="\n".join(lines))
+            CONFIGURATION.format(
+                machine=_machine(),
+                port=free_port(),
+                first_job=100 * os.getpid(),
+                folder=folder,
+                nodes="\n".join(lines),
+            )
         )
         self._write_prolog()
         log = folder / "slurmctld.log"

@@ -122,8 +122,9 @@ def has_ranks(server: SshServer, host: str) -> bool:
     return any(len(words) == 3 and words[0].endswith(b"sh") and words[1] == b"work.sh" for words in commands)
 
 
-@pytest.mark.parametrize("way", ["end", "silence"])
+@pytest.mark.parametrize("way", ["end", "silence", "cut off"])
 def test_a_host_that_hears_nobody_any_more_ends_what_runs_there(tmp_path: Path, way: str) -> None:
+    """One that alone is cut off leaves the run alone: its holder, seen by a shared file, has healed it."""
     make_certificate(tmp_path / "pem", tmp_path / "key", "127.0.0.1")
     task = HostTask(
         job="default/work",
@@ -137,8 +138,12 @@ def test_a_host_that_hears_nobody_any_more_ends_what_runs_there(tmp_path: Path, 
         heartbeat_interval_s=1.0,
         simulated_gpus=1,
         when_alone=("touch", str(tmp_path / "requeued")),
+        beat_file=str(tmp_path / "beat"),
     )
-    program = "from holdfast.cli.hosts import hostprogram; hostprogram.SILENCE_S = 2.0; hostprogram.main()"
+    program = (
+        "from holdfast.cli.hosts import hostprogram; hostprogram.SILENCE_S = hostprogram.SEEN_WITHIN_S = 2.0; "
+        "hostprogram.POLL_S = 0.1; hostprogram.main()"
+    )
     host = subprocess.Popen(
         (sys.executable, "-c", program), stdin=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)}
     )
@@ -148,6 +153,8 @@ def test_a_host_that_hears_nobody_any_more_ends_what_runs_there(tmp_path: Path, 
     wait_until("its agent runs", lambda: bool(list(tmp_path.glob("holdfast-a-*/agent.json"))))
     if way == "end":
         host.stdin.close()
+    if way == "cut off":
+        wait_until("it ends", lambda: bool((tmp_path / "beat").write_text(str(time.monotonic())) and host.poll()))
     code = host.wait(patient(30.0))
     host.stdin.close()
     assert code == (128 + signal.SIGTERM if way == "end" else 3)

@@ -105,7 +105,8 @@ def test_an_epilog_takes_an_order_of_the_jobs_user_alone(
     slurm: SlurmCluster, tmp_path: Path, prepared: str
 ) -> None:
     """Called as slurmd calls it, for a job of the user 65534 that ended on n2."""
-    order = Path("/tmp/holdfast-drain.999999.n2")
+    job = str(os.getpid())
+    order = Path(f"/tmp/holdfast-drain.{job}.n2")
     (tmp_path / "secret").write_text("hunter2\n")
     (tmp_path / "secret").chmod(0o640)
     try:
@@ -119,7 +120,7 @@ def test_an_epilog_takes_an_order_of_the_jobs_user_alone(
         if prepared != "another user's order":
             os.chown(order, 65534, 65534, follow_symlinks=False)
         slurm.run(
-            *("env", "SLURM_JOB_ID=999999", "SLURM_JOB_UID=65534", "SLURMD_NODENAME=n2"),
+            *("env", f"SLURM_JOB_ID={job}", "SLURM_JOB_UID=65534", "SLURMD_NODENAME=n2"),
             str(slurm.folder / "epilog.sh"),
         )
         if prepared == "an order":

@@ -110,16 +110,20 @@ class HostCluster:
                 raise self._trouble
 
     async def look(self) -> None:
-        """Ask now and then what is said of the hosts, and let them hear us, until cancelled."""
-        asked_at = -LOOK_EVERY_S
+        """Ask now and then what is said of the hosts, until cancelled."""
         while True:
-            if time.monotonic() - asked_at >= LOOK_EVERY_S:
-                asked_at = time.monotonic()
-                for host, standing in (await self.reach.standings()).items():
-                    self._note(host, standing)
+            for host, standing in (await self.reach.standings()).items():
+                self._note(host, standing)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def beat(self) -> None:
+        """Let hosts hear us, and whoever shares the state directory see that we live, until cancelled."""
+        while True:
             for known in self._known.values():
                 if known.program is not None:
                     known.program.tell(BEAT)
+            with contextlib.suppress(OSError):  # a full disk: hosts that hear us need no file
+                self.options.directory.beat_file.write_text(f"{time.monotonic_ns()}\n")
             await asyncio.sleep(BEAT_EVERY_S)
 
     async def keep_in_service(self) -> None:

@@ -5,6 +5,7 @@ as well: the holder's machine is gone, and with it the watchdog, so nothing that
 """
 
 import asyncio
+import math
 import shutil
 import subprocess
 import sys
@@ -16,11 +17,12 @@ from typing import Final
 from holdfast.api.decoding import decode_json
 from holdfast.api.errors import HoldfastError, InvalidInput, Problem, Unavailable
 from holdfast.cli.embedded.childprocess import ChildProcess
-from holdfast.cli.hosts.task import SILENCE_S, TASK_BYTES_MAX, HostTask
+from holdfast.cli.hosts.task import SEEN_WITHIN_S, SILENCE_S, TASK_BYTES_MAX, HostTask
 from holdfast.cli.output import ExitCode, exit_code_of, remark
 from holdfast.wire.access import WATCHDOG_CA_VARIABLE
 
 AGENT_PAUSE_S: Final = 1.0
+POLL_S: Final = 1.0
 _WHEN_ALONE_S: Final = 30.0
 
 
@@ -67,6 +69,14 @@ async def _listen(heard: asyncio.StreamReader) -> Heard:
             return Heard.SILENCE
         except OSError:
             return Heard.END
+
+
+def _content(file: Path) -> bytes:
+    """Opened anew each time: then a network file system asks its server (close-to-open consistency)."""
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""
 
 
 class HostProgram:
@@ -131,8 +141,15 @@ class HostProgram:
             await asyncio.sleep(AGENT_PAUSE_S)
 
     async def _alone(self) -> None:
-        """Do what is to be done when whoever held the run is gone; what that says goes to our output."""
+        """Do what is to be done when whoever held the run is gone; what that says goes to our output.
+
+        Nothing is to be done while it lives: a host that froze for a while, or whose own way to the holder broke,
+        was replaced meanwhile, and would end a run that is well.
+        """
         if not self._task.when_alone:
+            return
+        if await self._sees_the_holder():
+            remark(f"the run goes on without {self._task.host}: whoever holds it is alive")
             return
         try:
             await asyncio.to_thread(
@@ -140,6 +157,18 @@ class HostProgram:
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             remark(f"{' '.join(self._task.when_alone)}: {error}")
+
+    async def _sees_the_holder(self) -> bool:
+        """Whether its beat changes. False at once where no file system is shared."""
+        if self._task.beat_file is None:
+            return False
+        beat = Path(self._task.beat_file)
+        first = await asyncio.to_thread(_content, beat)
+        for _ in range(math.ceil(SEEN_WITHIN_S / POLL_S)):
+            await asyncio.sleep(POLL_S)
+            if await asyncio.to_thread(_content, beat) != first:
+                return True
+        return False
 
     def _child(self, *arguments: str) -> ChildProcess:
         variables = {WATCHDOG_CA_VARIABLE: self._task.authority}
