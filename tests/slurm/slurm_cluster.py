@@ -22,7 +22,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "slurm"
 POLL_S = 0.1
 COMMAND_S = 60.0
 # Clusters side by side on this machine have nodes of the same names: no two have jobs of the same number, for an
-# epilog ends what is left of its job on its node. cred_expire, five seconds at least, is also how long a job that is queued again waits: two minutes unless told.
+# epilog ends what is left of its job on its node. cred_expire, five seconds at least, is also how long a job that
+# is queued again waits: two minutes unless told.
 CONFIGURATION = """
 ClusterName=holdfast
 SlurmctldHost={machine}(127.0.0.1)

@@ -122,7 +122,7 @@ def has_ranks(server: SshServer, host: str) -> bool:
     return any(len(words) == 3 and words[0].endswith(b"sh") and words[1] == b"work.sh" for words in commands)
 
 
-@pytest.mark.parametrize("way", ["end", "silence", "cut off"])
+@pytest.mark.parametrize("way", ["end", "terminated", "silence", "cut off"])
 def test_a_host_that_hears_nobody_any_more_ends_what_runs_there(tmp_path: Path, way: str) -> None:
     """One that alone is cut off leaves the run alone: its holder, seen by a shared file, has healed it."""
     make_certificate(tmp_path / "pem", tmp_path / "key", "127.0.0.1")
@@ -153,10 +153,12 @@ def test_a_host_that_hears_nobody_any_more_ends_what_runs_there(tmp_path: Path, 
     wait_until("its agent runs", lambda: bool(list(tmp_path.glob("holdfast-a-*/agent.json"))))
     if way == "end":
         host.stdin.close()
+    if way == "terminated":
+        host.terminate()
     if way == "cut off":
         wait_until("it ends", lambda: bool((tmp_path / "beat").write_text(str(time.monotonic())) and host.poll()))
     code = host.wait(patient(30.0))
     host.stdin.close()
-    assert code == (128 + signal.SIGTERM if way == "end" else 3)
+    assert code == (128 + signal.SIGTERM if way in ("end", "terminated") else 3)
     assert (tmp_path / "requeued").exists() == (way == "silence")
     assert not list(tmp_path.glob("holdfast-a-*"))

@@ -1,12 +1,14 @@
 """What runs on one host: an agent and a launcher, for as long as whoever holds the run is heard.
 
-It ends with the launcher, and with its exit code. An end of the input ends both in good order. Silence ends both
-as well: the holder's machine is gone, and with it the watchdog, so nothing that breaks would be healed any more.
+It ends with the launcher, and with its exit code. An end of the input ends both in good order, and so does
+SIGTERM, which Slurm sends (scancel, a time limit, a preemption). Silence ends both as well: the holder's machine
+is gone, and with it the watchdog, so nothing that breaks would be healed any more.
 """
 
 import asyncio
 import math
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -71,6 +73,13 @@ async def _listen(heard: asyncio.StreamReader) -> Heard:
             return Heard.END
 
 
+async def _told_to_end() -> None:
+    """Until SIGTERM comes. A second one changes nothing: ending takes seconds."""
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    await told.wait()
+
+
 def _content(file: Path) -> bytes:
     """Opened anew each time: then a network file system asks its server (close-to-open consistency)."""
     try:
@@ -109,9 +118,10 @@ class HostProgram:
         )
         keeping = asyncio.create_task(self._keep_agent())
         listening = asyncio.create_task(_listen(heard))
+        told = asyncio.create_task(_told_to_end())
         try:
-            await asyncio.wait((launcher.ended, listening), return_when=asyncio.FIRST_COMPLETED)
-            if not launcher.ended.done() and listening.result() is Heard.SILENCE:
+            await asyncio.wait((launcher.ended, listening, told), return_when=asyncio.FIRST_COMPLETED)
+            if not launcher.ended.done() and not told.done() and listening.result() is Heard.SILENCE:
                 remark(f"nothing was heard for {SILENCE_S:.0f} s: {task.host} stops, for nobody would heal it")
                 await launcher.stop()
                 await self._alone()
@@ -119,9 +129,9 @@ class HostProgram:
             code = await launcher.stop()
             return code if code >= 0 else 128 - code
         finally:
-            for each in (keeping, listening):
+            for each in (keeping, listening, told):
                 each.cancel()
-            await asyncio.gather(keeping, listening, return_exceptions=True)
+            await asyncio.gather(keeping, listening, told, return_exceptions=True)
 
     async def _keep_agent(self) -> None:
         """Start it, and again when it has ended, until cancelled."""
