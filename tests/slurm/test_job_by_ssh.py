@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from patience import patient
-from ssh_server import HOSTS, SshServer
+from ssh_server import HOSTS, UNREACHED, SshServer
 
 from holdfast.cli.hosts.certificate import make_certificate
 from holdfast.cli.hosts.task import HostTask
@@ -52,7 +52,7 @@ def test_a_lost_machine_is_healed_by_the_spare_and_nothing_is_left_anywhere(tmp_
             "ssh",
             str(tmp_path / "job.yaml"),
             "--hosts",
-            ",".join(HOSTS),
+            ",".join((UNREACHED, *HOSTS)),
             "--ssh",
             server.command,
         )
@@ -70,6 +70,9 @@ def test_a_lost_machine_is_healed_by_the_spare_and_nothing_is_left_anywhere(tmp_
                 return words in Path(said.name).read_text()
 
             wait_until(f"two ranks: {said.name}", lambda: has_said("2 ranks; first round"))
+            refused = "is tried again: ssh: connect to host 127.0.0.1 port 9: Connection refused"
+            assert has_said(f"{UNREACHED} cannot be used now, and {refused}")
+            wait_until("they run", lambda: sum(has_ranks(server, host) for host in HOSTS) == 2)
             lost = next(host for host in HOSTS if has_ranks(server, host))
             server.lose(lost)
             wait_until("the loss is known", lambda: has_said(f"node {lost} is gone"))
@@ -148,9 +151,14 @@ def test_a_host_that_hears_nobody_any_more_ends_what_runs_there(tmp_path: Path, 
         (sys.executable, "-c", program), stdin=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)}
     )
     assert host.stdin is not None
-    host.stdin.write(task.line())
-    host.stdin.flush()
-    wait_until("its agent runs", lambda: bool(list(tmp_path.glob("holdfast-a-*/agent.json"))))
+    said = host.stdin.fileno()
+    os.write(said, task.line())
+
+    def is_up() -> bool:
+        os.write(said, b"\n")
+        return bool(list(tmp_path.glob("holdfast-a-*/agent.json")))
+
+    wait_until("its agent runs", is_up)
     if way == "end":
         host.stdin.close()
     if way == "terminated":
