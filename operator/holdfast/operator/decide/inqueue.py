@@ -15,7 +15,7 @@ import msgspec
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.decide.observed import Options, Queueing
 from holdfast.operator.decide.podbuilder import UNCHANGED, Placement, blueprint, labels_of, owner_reference
-from holdfast.operator.decide.template import check_template
+from holdfast.operator.decide.template import LAUNCHER, check_template
 from holdfast.operator.kube.kueue import JOB_UID_LABEL, POD_SET, Workload
 from holdfast.operator.kube.objects import (
     MADE_FROM,
@@ -140,15 +140,19 @@ def workload_of(metadata: Metadata, job: TrainingJob, queueing: Queueing, option
 
 
 def demands_of(job: TrainingJob, options: Options) -> Manifest:
-    """What one pod of the job asks of a cluster, as a pod spec of only that; the template is a checked one."""
+    """What one pod of the job asks of a cluster, as a pod spec of only that; the template is a checked one.
+
+    Without what copies the launcher: it is over before the trainer begins, and takes none of what that asks for.
+    Counted, it would ask for memory in a queue whose quota is of GPUs alone.
+    """
     whole = blueprint(job, options).manifest["spec"]
     demands: Manifest = {field: whole[field] for field in DEMANDS if whole.get(field)}
     if of_nodes := whole["affinity"].get("nodeAffinity"):
         demands["affinity"] = {"nodeAffinity": of_nodes}
     for kind in ("initContainers", "containers"):
-        demands[kind] = [
-            {field: each[field] for field in OF_CONTAINERS if each.get(field)} for each in whole[kind]
-        ]
+        theirs = [each for each in whole[kind] if each["name"] != LAUNCHER]
+        if theirs:
+            demands[kind] = [{field: each[field] for field in OF_CONTAINERS if each.get(field)} for each in theirs]
     return demands
 
 
