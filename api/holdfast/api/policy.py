@@ -250,6 +250,8 @@ class Policy(msgspec.Struct, frozen=True):
     `loss` None: no loss that is finite is a fault. `prices` are those of some GPUs, in the currency of `gpu_hour`,
     and `team` who pays, as the job's label says. `reporting` None: the job is published nowhere.
     `cordon_on` and `cluster_xid_actions` are the cluster's words, not the job's; `xid_actions` come before these.
+    So is `admitted`: how many nodes, spares among them, the cluster's queue lets the job have; 0 for none, None
+    where the job waits in no queue.
     """
 
     job: Job
@@ -292,6 +294,22 @@ class Policy(msgspec.Struct, frozen=True):
     budget: Budget | None = None
     team: Name = ""
     reporting: ReportingPolicy | None = None
+    admitted: Nodes | None = None
+
+    @property
+    def members_wanted(self) -> int:
+        """How many members a round is to have at most: as many as the spec says, and no more than are admitted."""
+        return min(self.nodes_max, self.admitted) if self.admitted else self.nodes_max
+
+    @property
+    def spares_wanted(self) -> int:
+        """How many spares there are to be beside them: of what is admitted, those that are left."""
+        return min(self.spares, self.admitted - self.members_wanted) if self.admitted else self.spares
+
+    @property
+    def is_kept_out(self) -> bool:
+        """Whether the job is to have no nodes at all: its spec suspends it, or its queue has not let it in."""
+        return self.suspend or self.admitted == 0
 
     def price_of(self, offer: Offer) -> float | None:
         """What a GPU of such a node costs for an hour; None where the job says nothing.

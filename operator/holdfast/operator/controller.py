@@ -21,6 +21,7 @@ from holdfast.operator.decide.observed import (
     Observed,
     Options,
     Outcome,
+    Queueing,
     applied_text,
     left_out,
     read_spec,
@@ -97,6 +98,7 @@ class Controller:
             alive=frozenset(each.metadata.uid for each in jobs),
             capacity=self.view.capacity_of(job),
             capacity_templates=self.view.capacity_templates_of(job),
+            queueing=self._queueing(job),
         )
         outcome = reconcile(observed, self.options, self.now())
         if self._told.get(key) != outcome.reason:
@@ -124,6 +126,18 @@ class Controller:
             held = Reading(*written, read_spec(job), left_out(job))
             self._readings[key] = held
         return held
+
+    def _queueing(self, job: Job) -> Queueing | None:
+        """What is seen of Kueue, None where it is not used."""
+        if not self.options.kueue_api:
+            return None
+        view = self.view
+        return Queueing(
+            workloads=view.workloads_of(job),
+            flavors={name: each for (_, name), each in view.flavors.objects.items()},
+            workload_priorities={name: each.value for (_, name), each in view.workload_priorities.objects.items()},
+            priorities={name: each.value for (_, name), each in view.priorities.objects.items()},
+        )
 
     def _contender(self, job: Job) -> Contender | None:
         """The job as it contends for nodes, None when it does not."""

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -20,6 +21,7 @@ from holdfast.operator.decide.action import (
     Apply,
     AskForRemediation,
     ChangeRemediation,
+    ChangeWorkload,
     Cordon,
     CreatePod,
     Delete,
@@ -34,6 +36,7 @@ from holdfast.operator.decide.action import (
     Tell,
     Uncordon,
 )
+from holdfast.operator.decide.inqueue import WORKLOAD
 from holdfast.operator.kube.cache import Cache
 from holdfast.operator.kube.clusterview import ClusterView, key_of, owner_uid
 from holdfast.operator.kube.objects import FINALIZER, JOBS, PODS, Job, Owned, Pod, Resource
@@ -60,6 +63,7 @@ POINTS: Final[dict[type[Action], str]] = {
     SetNodeHealth: "node-health",
     AskForRemediation: "remediation",
     ChangeRemediation: "remediation",
+    ChangeWorkload: "workload",
     EndRemediation: "remediation",
     DeleteJob: "job-deleted",
     Submit: "submit",
@@ -178,6 +182,9 @@ class Executor:
                 await write_health(view, self.writes, action, self.wall())
             case AskForRemediation() | ChangeRemediation() | EndRemediation():
                 await carry_out(view, self.writes, action)
+            case ChangeWorkload(name=name, uid=uid, version=version, status=status):
+                about = {"uid": uid, "resourceVersion": version}
+                await self._write_workload(job, name, {"metadata": about, "status": status})
             case SetFinalizer(held=held):
                 await self._set_finalizer(job, held)
             case DeleteJob():
@@ -203,6 +210,13 @@ class Executor:
             # The uid makes it fail, should another have taken its place this moment.
             same = {**manifest, "metadata": {**manifest["metadata"], "uid": there.metadata.uid}}
             flight.landed(await self.writes.apply(resource, where, same))
+
+    async def _write_workload(self, job: Job, name: str, patch: Manifest) -> None:
+        """The status of what stands for the job in a queue. One that is gone needs none."""
+        resource, cache = self.owned[WORKLOAD]
+        where = (job.metadata.namespace, name)
+        with cache.writing(*where) as flight, suppress(Absent):
+            flight.landed(await self.writes.merge(resource, where, patch, "status"))
 
     async def _set_finalizer(self, job: Job, held: bool) -> None:
         others = [each for each in job.metadata.finalizers if each != FINALIZER]

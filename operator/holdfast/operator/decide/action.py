@@ -85,6 +85,15 @@ class EndRemediation(msgspec.Struct, frozen=True, tag=True):
     uid: str
 
 
+class ChangeWorkload(msgspec.Struct, frozen=True, tag=True):
+    """Change the status of the job's Workload, if it is still the one of that uid and version."""
+
+    name: str
+    uid: str
+    version: str
+    status: Manifest
+
+
 class SetFinalizer(msgspec.Struct, frozen=True, tag=True):
     """Hold the TrainingJob until it has been wound up, or (`held` False) let it go."""
 
@@ -122,6 +131,7 @@ Action = (
     | AskForRemediation
     | ChangeRemediation
     | EndRemediation
+    | ChangeWorkload
     | SetFinalizer
     | DeleteJob
     | Submit

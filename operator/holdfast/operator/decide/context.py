@@ -13,6 +13,7 @@ from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.decide.action import Action
 from holdfast.operator.decide.admission import CONDITION, Contender, Standing, contender, judge, standing_of
 from holdfast.operator.decide.conditionmap import departure
+from holdfast.operator.decide.inqueue import InQueue, in_queue
 from holdfast.operator.decide.nodes import holds_nobody_off, state_of
 from holdfast.operator.decide.observed import Mode, Observed, Options
 from holdfast.operator.decide.offers import offer_of
@@ -39,14 +40,15 @@ class Context:
 
     `report` and `plan` are the watchdog's about this very job, not about an earlier one of its name; None as long
     as the watchdog has not taken it. `taken` is whether it has this very spec, or a newer one that is not seen
-    here yet; `connected` is whether it is there. `recorded` is the status as it was last written.
+    here yet, and knows what the job's queue admitted; `connected` is whether it is there. `recorded` is the status
+    as it was last written.
 
     `invalid` is why no pod may be made of the spec, None when one may. `ended` is how the job ended, None while it
     has not; `deleted_at` when somebody deleted it, in wall seconds, None when nobody has.
 
     `nodes` are those of the job's pods and those the plan names. `tolerations` are the pods', None when nobody can
     tell. `contends` is the job as it contends for nodes, None when it does not; `standing` is whether it may have
-    pods while other jobs wait for the same nodes.
+    pods while other jobs wait for the same nodes. `queue` is how it stands in a queue of Kueue.
     """
 
     observed: Observed
@@ -70,6 +72,7 @@ class Context:
     crash_loop: CrashLoop
     contends: Contender | None
     standing: Standing
+    queue: InQueue
 
     @property
     def forgotten(self) -> str | None:
@@ -152,6 +155,7 @@ def context_of(observed: Observed, options: Options, now: float) -> Context:
     nodes = _nodes_of(observed, options, plan, spec.spec.placement.pack if spec is not None else (), tolerations)
     pods = sort_pods(metadata, observed.pods, plan, nodes)
     contends = contender(job, spec, observed.pods) if spec is not None else None
+    queue = in_queue(metadata, spec, observed.queueing, options, now)
     if not connected:
         # It stays as it was: nobody would make pods for whom others give way.
         standing = standing_of(recorded.condition(CONDITION))
@@ -170,7 +174,9 @@ def context_of(observed: Observed, options: Options, now: float) -> Context:
         report=report,
         plan=plan,
         connected=connected,
-        taken=report is not None and (report.generation or 0) >= metadata.generation,
+        taken=report is not None
+        and (report.generation or 0) >= metadata.generation
+        and report.admitted == queue.admitted,
         ended=phase if phase in ENDED else None,
         deleted_at=None if deleted is None else seconds_of(deleted) or now,
         tolerations=tolerations,
@@ -179,6 +185,7 @@ def context_of(observed: Observed, options: Options, now: float) -> Context:
         crash_loop=crash_loop(pods.ended, now),
         contends=contends,
         standing=standing,
+        queue=queue,
     )
 
 

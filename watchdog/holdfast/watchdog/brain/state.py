@@ -355,8 +355,8 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def held(self) -> bool:
-        """Whether nothing of the job may run: somebody paused it, or its spec suspends it."""
-        return self.paused or (self.policy is not None and self.policy.suspend)
+        """Whether nothing of the job may run: it is paused, its spec suspends it, or its queue keeps it out."""
+        return self.paused or (self.policy is not None and self.policy.is_kept_out)
 
     @cached_property
     def leaving(self) -> frozenset[str]:

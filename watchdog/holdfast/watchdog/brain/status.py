@@ -165,6 +165,7 @@ def report_of(state: JobState, progress: Progress | None, trouble: str | None, n
         status=with_trouble(status_of(state, progress, now), trouble),
         generation=state.policy.generation if state.policy else None,
         uid=state.policy.uid if state.policy else "",
+        admitted=state.policy.admitted if state.policy else None,
         incidents=state.incidents[: -REPORTED_INCIDENTS - 1 : -1],
         trouble=trouble,
     )
@@ -183,7 +184,7 @@ def membership_of(state: JobState, shown: JobPhase) -> Membership:
     Who must pass a self-test first, or does not suit the job, is neither; nor is anybody of a job that is over.
     Who joined is ready, but for a job that is shown as Stalled: nobody sees any of them train.
     """
-    wanted = state.policy.nodes_max if state.policy else 0
+    wanted = state.policy.members_wanted if state.policy else 0
     if state.ended_at is not None:
         return Membership(wanted=wanted, ready=0, spares=0, joined=0)
     tested = {name for name, each in state.trials.items() if each.bars}
