@@ -19,7 +19,7 @@ import msgspec
 from figure import BUILD, Figure, measured, publish, unmeasured
 from linklab import Relay
 
-from holdfast.agent.linktest.judgement import Judged
+from holdfast.api.selftest import Judged
 
 NODES = 8
 NAMED_S = 60.0

@@ -73,10 +73,16 @@ def test_healthy_fleets_are_seldom_blamed(noise: float) -> None:
 
 
 def test_too_few_links_are_not_judged() -> None:
-    judged = judge(spoilt(fleet(3), FAULTS["dead"], "n2"))
+    judged = judge(spoilt(fleet(3), FAULTS["10 ms more"], "n2"))
 
     assert judged.verdict is Verdict.UNKNOWN
     assert "6 are needed" in judged.says
+
+
+def test_what_is_dead_is_named_without_a_comparison() -> None:
+    assert list(judge(spoilt(fleet(3), FAULTS["dead"], "n2")).nodes) == ["n2"]
+    (link,) = judge(spoilt(fleet(2), FAULTS["dead"])).links
+    assert (link.one, link.other, link.says) == ("n0", "n1", "no answer over it: timed out")
 
 
 def test_a_whole_fleet_that_is_slow_has_nothing_to_be_compared_with() -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.api.selftest import Verdict
+from holdfast.api.selftest import BadLink, Judged, Verdict
 
 # 3.5 is the usual limit (Iglewicz and Hoaglin, see
 # https://www.itl.nist.gov/div898/handbook/eda/section3/eda35h.htm); twice as far, for a test of n nodes asks
@@ -26,6 +26,8 @@ TIMES_MIN: Final = 1.5
 # A share of segments sent again that a sound link may have, for TCP counts a few of its own probes; a tenth of
 # what is to be found.
 RESENT_FLOOR: Final = 1e-3
+# What a round trip takes in the hosts themselves, more where their processors are busy: no fault of a link.
+LATENCY_FLOOR_S: Final = 2e-4
 # Four nodes, each with each. One bad node of them makes half of the links bad, which is as many as can be told.
 LINKS_MIN: Final = 6
 
@@ -45,36 +47,18 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-class BadLink(msgspec.Struct, frozen=True):
-    """A link that is worse than the others, and in what."""
-
-    one: str
-    other: str
-    says: str
-
-
-class Judged(msgspec.Struct, frozen=True):
-    """What a test came to. `nodes`: those at whose end the fault is, with what was seen; `links`: bad ones that no
-    such node explains. Unknown where too little was measured to compare.
-    """
-
-    verdict: Verdict
-    nodes: Mapping[str, str] = {}
-    links: tuple[BadLink, ...] = ()
-    says: str = ""
-
-
 def judge(measured: Sequence[Measured]) -> Judged:
-    """What the measurements of all rounds together say."""
+    """What the measurements of all rounds together say. A link that nothing came over needs no comparison."""
     sound = [each for each in measured if not each.error]
-    if len(measured) < LINKS_MIN:
+    too_few = len(measured) < LINKS_MIN
+    if too_few and len(sound) == len(measured):
         says = f"{len(measured)} links are too few to compare with each other: {LINKS_MIN} are needed"
         return Judged(Verdict.UNKNOWN, {}, (), says)
     faults: dict[tuple[str, str], list[str]] = {}
     for each in measured:
         if each.error:
             faults[each.one, each.other] = [each.error]
-    for each, says in (*_slow(sound), *_thin(sound), *_lossy(sound)):
+    for each, says in () if too_few else (*_slow(sound), *_thin(sound), *_lossy(sound)):
         faults.setdefault((each.one, each.other), []).append(says)
     bad = [BadLink(one, other, ", ".join(says)) for (one, other), says in faults.items()]
     nodes, rest = _blamed(bad, measured)
@@ -89,9 +73,10 @@ Fault = tuple[Measured, str]
 
 
 def _slow(measured: Sequence[Measured]) -> Iterable[Fault]:
-    middle, found = _far([each.latency_s for each in measured])
+    middle, found = _far([each.latency_s + LATENCY_FLOOR_S for each in measured])
+    others_ms = (middle - LATENCY_FLOOR_S) * 1e3
     for at in found:
-        yield measured[at], f"round trip {measured[at].latency_s * 1e3:.2f} ms, others {middle * 1e3:.2f} ms"
+        yield measured[at], f"round trip {measured[at].latency_s * 1e3:.2f} ms, others {others_ms:.2f} ms"
 
 
 def _thin(measured: Sequence[Measured]) -> Iterable[Fault]:

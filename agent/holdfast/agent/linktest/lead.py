@@ -1,6 +1,8 @@
 """The lead of a link test: waits for the members, hands out pairs round by round, and judges."""
 
 import asyncio
+import errno
+import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,13 +10,13 @@ from typing import Final
 
 import msgspec
 
-from holdfast.agent.linktest.judgement import Judged, Measured, judge
+from holdfast.agent.linktest.judgement import Measured, judge
 from holdfast.agent.linktest.measurement import SILENT_S
 from holdfast.agent.linktest.schedule import Pair, rounds
 from holdfast.agent.linktest.wire import LINE_MAX, TO_LEAD, Done, Ended, Joined, ToMember, Turn
 from holdfast.api.decoding import decode
 from holdfast.api.errors import InvalidInput, Malformed, Problem, Unavailable
-from holdfast.api.selftest import Verdict
+from holdfast.api.selftest import Judged, Verdict
 
 _JOIN_S: Final = 10.0  # from a call to its first line
 
@@ -22,13 +24,17 @@ _JOIN_S: Final = 10.0  # from a call to its first line
 @dataclass(frozen=True, slots=True)
 class Order:
     """How a test is done: of so many nodes, `seconds` of bytes for each pair, the `turn` of the schedule; members
-    are waited for `wait_s` seconds.
+    are waited for `wait_s` seconds. With `names` only these may take part, who show `token`, and those who came in
+    time are measured without the others. It is over `limit_s` seconds after it began; what was measured counts.
     """
 
     nodes: int
     seconds: float
     turn: int
     wait_s: float
+    names: frozenset[str] | None = None
+    token: str = ""
+    limit_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +58,21 @@ class Lead:
         self._order = order
         self._members: dict[str, Member] = {}
         self._complete = asyncio.Event()
+        self._ends = math.inf  # on the loop's clock
 
     async def run(self, host: str, port: int, listening: Callable[[int], None]) -> Judged:
         """Wait for the members, measure, judge, and tell everyone.
 
-        Raises Unavailable when not all members come in time, or the port cannot be had.
+        Raises Unavailable when not all members come in time (of a test whose members are named: not two of them),
+        or the port cannot be had.
         """
-        try:
-            server = await asyncio.start_server(self._greet, host, port, limit=LINE_MAX)
-        except OSError as error:
-            raise Unavailable(f"cannot listen at {host}:{port}: {error.strerror}") from error
+        self._ends = asyncio.get_running_loop().time() + self._order.limit_s
+        server = await self._opened(host, port)
         listening(server.sockets[0].getsockname()[1])
         try:
-            try:
-                await asyncio.wait_for(self._complete.wait(), self._order.wait_s)
-            except TimeoutError:
-                came = ", ".join(sorted(self._members)) or "nobody"
-                raise Unavailable(
-                    f"{len(self._members)} of {self._order.nodes} nodes came in {self._order.wait_s:g} s: {came}"
-                ) from None
-            judged = await self._measure()
+            await self._gather()
+            absent = sorted((self._order.names or frozenset()) - self._members.keys())
+            judged = msgspec.structs.replace(await self._measure(), absent=tuple(absent))
             for member in self._members.values():
                 member.tell(Ended(judged))
             return judged
@@ -80,13 +81,38 @@ class Lead:
             for member in self._members.values():
                 member.writer.close()
 
+    async def _opened(self, host: str, port: int) -> asyncio.Server:
+        try:
+            return await asyncio.start_server(self._greet, host, port, limit=LINE_MAX)
+        except OSError as error:
+            # Behind address translation the address others use is not one of this host's own.
+            if error.errno == errno.EADDRNOTAVAIL and host:
+                return await self._opened("", port)
+            raise Unavailable(f"cannot listen at {host}:{port}: {error.strerror}") from error
+
+    async def _gather(self) -> None:
+        """Wait for the members. Raises Unavailable when too few come."""
+        order = self._order
+        try:
+            await asyncio.wait_for(self._complete.wait(), order.wait_s)
+        except TimeoutError:
+            self._complete.set()  # who comes now is late
+            if order.names is not None and len(self._members) >= 2:
+                return
+            came = ", ".join(sorted(self._members)) or "nobody"
+            says = f"{len(self._members)} of {order.nodes} nodes came in {order.wait_s:g} s: {came}"
+            raise Unavailable(says) from None
+
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             joined = decode(TO_LEAD, await asyncio.wait_for(reader.readline(), _JOIN_S))
         except (TimeoutError, ValueError, Malformed, OSError):
             writer.close()
             return
-        if not isinstance(joined, Joined) or joined.node in self._members or self._complete.is_set():
+        if not isinstance(joined, Joined) or not self._may_join(joined):
+            writer.close()
+            return
+        if joined.node in self._members or self._complete.is_set():
             says = "this node takes part already, or the test has begun"
             writer.write(msgspec.json.encode(Ended(Judged(Verdict.UNKNOWN, says=says))) + b"\n")
             writer.close()
@@ -97,11 +123,18 @@ class Lead:
         if len(self._members) == self._order.nodes:
             self._complete.set()
 
+    def _may_join(self, joined: Joined) -> bool:
+        names, token = self._order.names, self._order.token
+        is_named = names is None or joined.node in names
+        return is_named and secrets.compare_digest(joined.token.encode(), token.encode())
+
     async def _measure(self) -> Judged:
         # By name, so that the next turn of the schedule goes on where this one ended.
         members = [self._members[node] for node in sorted(self._members)]
         measured: list[Measured] = []
         for pairs in rounds(len(members), self._order.turn):
+            if asyncio.get_running_loop().time() + 2 * self._order.seconds > self._ends:
+                break
             measured += await asyncio.gather(*(self._pair(members, pair) for pair in pairs))
         return judge(measured)
 
@@ -120,7 +153,8 @@ class Lead:
 
     async def _done(self, member: Member) -> Done | None:
         """The member's word that its turn is over; None when it is silent for too long, or gone."""
-        limit_s = 2 * self._order.seconds + 4 * SILENT_S
+        left_s = self._ends - asyncio.get_running_loop().time()
+        limit_s = min(2 * self._order.seconds + 4 * SILENT_S, max(0.0, left_s))
         try:
             answer = decode(TO_LEAD, await asyncio.wait_for(member.reader.readline(), limit_s))
         except (TimeoutError, ValueError, Malformed, OSError):

@@ -4,17 +4,21 @@ from typing import Final
 
 import msgspec
 
-from holdfast.agent.linktest.judgement import Judged, Measured
+from holdfast.agent.linktest.judgement import Measured
+from holdfast.api.selftest import Judged
 
 LINE_MAX = 1 << 22  # bytes; what a test of thousands of nodes with bad links comes to fits
 
 
 class Joined(msgspec.Struct, frozen=True, tag=True):
-    """Member to lead: it takes part; partners reach it at `host`, empty: where the call came from."""
+    """Member to lead: it takes part; partners reach it at `host`, empty: where the call came from. `token` is what
+    the test's lead asks for, empty where it asks for none.
+    """
 
     node: str
     port: int
     host: str = ""
+    token: str = ""
 
 
 class Turn(msgspec.Struct, frozen=True, tag=True):
