@@ -191,6 +191,11 @@ READING = (
         _refused("spec.startup.links.flow", "'2m'", "write at most 1m"),
     ),
     Invalid(
+        "rings that never end",
+        "startup: {links: {gang: 1h}}",
+        _refused("spec.startup.links.gang", "'1h'", "write at most 10m"),
+    ),
+    Invalid(
         "a test of links that is over at once",
         "startup: {links: {timeout: 1s}}",
         _refused("spec.startup.links.timeout", "'1s'", "write 20s to 1h"),

@@ -107,10 +107,11 @@ class CorruptionPolicy(msgspec.Struct, frozen=True):
 
 class LinkPolicy(msgspec.Struct, frozen=True):
     """How the links between nodes are tested before the first round: bytes flow for `flow_s` seconds between each
-    two that are measured, and the round waits for no longer than `timeout_s`.
+    two that are measured, then for `gang_s` in rings of all, and the round waits for no longer than `timeout_s`.
     """
 
     flow_s: Seconds = 2.0
+    gang_s: Seconds = 5.0
     timeout_s: Seconds = 120.0
 
 

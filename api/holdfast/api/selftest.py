@@ -61,8 +61,8 @@ class LinkTest(msgspec.Struct, frozen=True, omit_defaults=True):
     """One member's part in a test of the links between members.
 
     They meet at `host` and `port`, where one of them `leads`; only who shows `token` takes part. `members` are all
-    who may, told to the lead alone. Bytes flow for `flow_s` seconds between each two that are measured, and
-    everything is over `limit_s` seconds after it began, whoever is silent.
+    who may, told to the lead alone. Bytes flow for `flow_s` seconds between each two that are measured, then for
+    `gang_s` in rings of all; everything is over `limit_s` seconds after it began, whoever is silent.
     """
 
     token: Name
@@ -70,6 +70,7 @@ class LinkTest(msgspec.Struct, frozen=True, omit_defaults=True):
     port: Port
     flow_s: Seconds
     limit_s: Seconds
+    gang_s: Seconds = 0.0
     leads: bool = False
     members: tuple[Name, ...] = ()
 

@@ -130,6 +130,7 @@ class Parallelism(Section):
 
 
 FLOW_MAX = timedelta(minutes=1)
+GANG_MAX = timedelta(minutes=10)
 LINKS_TIMEOUT_MIN, LINKS_TIMEOUT_MAX = timedelta(seconds=20), timedelta(hours=1)
 
 
@@ -138,6 +139,8 @@ class Links(Section):
 
     flow: Duration = timedelta(seconds=2)
     """For how long bytes flow between each two nodes that are measured: at most 1m."""
+    gang: Duration = timedelta(seconds=5)
+    """For how long bytes then go round among all nodes as in an all-reduce: at most 10m."""
     timeout: Duration = timedelta(minutes=2)
     """After this the job goes on without the rest of the answers: 20s to 1h."""
 
@@ -145,6 +148,8 @@ class Links(Section):
     def _is_bounded(self) -> Self:
         if self.flow > FLOW_MAX:
             raise contradiction("flow", format_duration(self.flow), "write at most 1m")
+        if self.gang > GANG_MAX:
+            raise contradiction("gang", format_duration(self.gang), "write at most 10m")
         if not LINKS_TIMEOUT_MIN <= self.timeout <= LINKS_TIMEOUT_MAX:
             raise contradiction("timeout", format_duration(self.timeout), "write 20s to 1h")
         return self
@@ -418,7 +423,7 @@ def policy_of(job: TrainingJob) -> Policy:
         preflight=TestLevel(spec.startup.preflight.value)
         if spec.startup.preflight is not Preflight.NONE
         else None,
-        links=LinkPolicy(links.flow.total_seconds(), links.timeout.total_seconds())
+        links=LinkPolicy(links.flow.total_seconds(), links.gang.total_seconds(), links.timeout.total_seconds())
         if (links := spec.startup.links)
         else None,
         tensor=spec.parallelism.tensor,

@@ -224,7 +224,7 @@ TARGETS: Mapping[str, Target] = {
         Turn("m", calls=True, host="10.0.0.1", port=4711, token="t", seconds=4.0),
         Ended(Judged(Verdict.FAILED, {"n": "dead"})),
     ),
-    "link test": _written(LinkTest, LinkTest("t", "10.0.0.1", 4711, 2.0, 60.0, True, ("m", "n"))),
+    "link test": _written(LinkTest, LinkTest("t", "10.0.0.1", 4711, 2.0, 60.0, leads=True, members=("m", "n"))),
     "to agent": _packed(ToAgent),
     "to operator": _packed(ToOperator),
     "worker": _packed(FromWorker, Attached(7), Entered(3)),

@@ -57,6 +57,7 @@ CHANGED: Mapping[str, Any] = {
     "startup.preflight": "full",
     "startup.timeout": "20m",
     "startup.links.flow": "3s",
+    "startup.links.gang": "10s",
     "startup.links.timeout": "5m",
     "startup.preload": ["transformers"],
     "placement.pack": ["topology.kubernetes.io/rack"],

@@ -72,7 +72,8 @@ def _led(asked: LinkTest, node: str, address: str) -> Judged:
 
     names = frozenset(asked.members)
     wait_s = asked.limit_s * _WAIT_SHARE
-    order = Order(len(names), asked.flow_s, 0, wait_s, names, asked.token, asked.limit_s)
+    limits = (asked.limit_s, asked.gang_s)
+    order = Order(len(names), asked.flow_s, 0, wait_s, names, asked.token, *limits)
     threading.Thread(target=join, name="member", daemon=True).start()
     return asyncio.run(Lead(order).run(asked.host, asked.port, lambda port: None))
 

@@ -58,6 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     lead.add_argument("--nodes", metavar="N", type=int, required=True, help="How many nodes will join.")
     lead.add_argument("--listen", metavar="HOST:PORT", default=f"0.0.0.0:{PORT}", help=f"Else all, {PORT}.")
     lead.add_argument("--seconds", metavar="S", type=float, default=4.0, help="Bytes flow for S a pair (4).")
+    lead.add_argument(
+        "--gang", metavar="S", type=float, default=5.0, help="Then rings of all, for S (5; 0: none)."
+    )
     lead.add_argument("--turn", metavar="N", type=int, default=0, help="Which partners: another N, others.")
     join = roles.add_parser("join", help="Take part, as one node.")
     join.add_argument("lead", metavar="HOST:PORT", help="Where the lead listens.")
@@ -72,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _lead(flags: argparse.Namespace) -> Judged:
-    order = checked(Order(flags.nodes, flags.seconds, flags.turn, flags.wait))
+    order = checked(Order(flags.nodes, flags.seconds, flags.turn, flags.wait, gang_s=flags.gang))
     host, port = parsed_address("--listen", flags.listen)
     return asyncio.run(Lead(order).run(host, port, partial(_listening, host)))
 

@@ -10,10 +10,10 @@ from typing import Final
 
 import msgspec
 
-from holdfast.agent.linktest.judgement import Measured, judge
+from holdfast.agent.linktest.judgement import Measured, both, judge, judge_rings
 from holdfast.agent.linktest.measurement import SILENT_S
-from holdfast.agent.linktest.schedule import Pair, rounds
-from holdfast.agent.linktest.wire import LINE_MAX, TO_LEAD, Done, Ended, Joined, ToMember, Turn
+from holdfast.agent.linktest.schedule import Pair, groups, rounds
+from holdfast.agent.linktest.wire import LINE_MAX, TO_LEAD, Done, Ended, Joined, Ring, ToMember, Turn
 from holdfast.api.decoding import decode
 from holdfast.api.errors import InvalidInput, Malformed, Problem, Unavailable
 from holdfast.api.selftest import Judged, Verdict
@@ -25,7 +25,8 @@ _JOIN_S: Final = 10.0  # from a call to its first line
 class Order:
     """How a test is done: of so many nodes, `seconds` of bytes for each pair, the `turn` of the schedule; members
     are waited for `wait_s` seconds. With `names` only these may take part, who show `token`, and those who came in
-    time are measured without the others. It is over `limit_s` seconds after it began; what was measured counts.
+    time are measured without the others. After the pairs, bytes go round in rings for `gang_s` seconds (0: they do
+    not). It is over `limit_s` seconds after it began; what was measured counts.
     """
 
     nodes: int
@@ -35,6 +36,7 @@ class Order:
     names: frozenset[str] | None = None
     token: str = ""
     limit_s: float = math.inf
+    gang_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +135,32 @@ class Lead:
         members = [self._members[node] for node in sorted(self._members)]
         measured: list[Measured] = []
         for pairs in rounds(len(members), self._order.turn):
-            if asyncio.get_running_loop().time() + 2 * self._order.seconds > self._ends:
+            if not self._has_time_for(self._order.seconds):
                 break
             measured += await asyncio.gather(*(self._pair(members, pair) for pair in pairs))
-        return judge(measured)
+        if not self._order.gang_s or not self._has_time_for(self._order.gang_s):
+            return judge(measured)
+        rings = await asyncio.gather(*(self._ring(members, places) for places in groups(len(members))))
+        return both(judge(measured), judge_rings([each for ring in rings for each in ring]))
+
+    def _has_time_for(self, seconds: float) -> bool:
+        return asyncio.get_running_loop().time() + 2 * seconds <= self._ends
+
+    async def _ring(self, members: Sequence[Member], places: Sequence[int]) -> list[Measured]:
+        """All ways of one ring; of who says nothing it is known that it did not."""
+        ring = [members[place] for place in places]
+        token, seconds = secrets.token_hex(16), self._order.gang_s
+        after = [*ring[1:], ring[0]]
+        for each, peer in zip(ring, after, strict=True):
+            to = peer.joined
+            each.tell(Ring(to.node, to.host, to.port, token, len(ring), seconds, each is ring[0]))
+        told = await asyncio.gather(*(self._done(each, seconds) for each in ring))
+        measured = []
+        for each, peer, done in zip(ring, after, told, strict=True):
+            says = f"{each.joined.node} told nothing of a ring of {len(ring)}"
+            silent = Measured(one=each.joined.node, other=peer.joined.node, error=says)
+            measured.append(silent if done is None or done.measured is None else done.measured)
+        return measured
 
     async def _pair(self, members: Sequence[Member], pair: Pair) -> Measured:
         one, other = (members[place] for place in pair)
@@ -144,17 +168,17 @@ class Lead:
         for each, peer, calls in ((other, one, False), (one, other, True)):
             to = peer.joined
             each.tell(Turn(to.node, calls, to.host, to.port, token, self._order.seconds))
-        told = await asyncio.gather(self._done(one), self._done(other))
+        told = await asyncio.gather(*(self._done(each, self._order.seconds) for each in (one, other)))
         if isinstance(told[0], Done) and told[0].measured is not None:
             return told[0].measured
         silent = [each.joined.node for each, done in zip((one, other), told, strict=True) if done is None]
         says = f"{', '.join(silent) or one.joined.node} told nothing"
         return Measured(one=one.joined.node, other=other.joined.node, error=says)
 
-    async def _done(self, member: Member) -> Done | None:
+    async def _done(self, member: Member, seconds: float) -> Done | None:
         """The member's word that its turn is over; None when it is silent for too long, or gone."""
         left_s = self._ends - asyncio.get_running_loop().time()
-        limit_s = min(2 * self._order.seconds + 4 * SILENT_S, max(0.0, left_s))
+        limit_s = min(2 * seconds + 4 * SILENT_S, max(0.0, left_s))
         try:
             answer = decode(TO_LEAD, await asyncio.wait_for(member.reader.readline(), limit_s))
         except (TimeoutError, ValueError, Malformed, OSError):
@@ -170,6 +194,8 @@ def checked(order: Order) -> Order:
         problems.append(Problem(field="--nodes", value=order.nodes, fix="A link needs two nodes."))
     if not 0.2 <= order.seconds <= 3600:
         problems.append(Problem(field="--seconds", value=order.seconds, fix="Between 0.2 and 3600."))
+    if not 0 <= order.gang_s <= 3600:
+        problems.append(Problem(field="--gang", value=order.gang_s, fix="Between 0 and 3600."))
     if order.turn < 0:
         problems.append(Problem(field="--turn", value=order.turn, fix="0 or more."))
     if problems:

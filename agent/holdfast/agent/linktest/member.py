@@ -10,7 +10,8 @@ from typing import Final
 import msgspec
 
 from holdfast.agent.linktest.measurement import answer, call
-from holdfast.agent.linktest.wire import LINE_MAX, TO_MEMBER, Done, Ended, Joined, Turn
+from holdfast.agent.linktest.ring import Place, go_round
+from holdfast.agent.linktest.wire import LINE_MAX, TO_MEMBER, Done, Ended, Joined, Ring, Turn
 from holdfast.api.decoding import decode
 from holdfast.api.errors import Unavailable
 from holdfast.api.selftest import Judged
@@ -72,7 +73,10 @@ def _heard(line: socket.socket, lines: io.IOBase, ends: float | None) -> bytes:
         raise Unavailable(f"the lead of the link test {why}") from error
 
 
-def _turn(node: str, turn: Turn, door: socket.socket) -> Done:
+def _turn(node: str, turn: Turn | Ring, door: socket.socket) -> Done:
+    if isinstance(turn, Ring):
+        to = (turn.host, turn.port)
+        return Done(go_round(Place(node, turn.peer, to, turn.token, turn.size, turn.seconds, turn.begins), door))
     if turn.calls:
         return Done(call(node, turn.peer, (turn.host, turn.port), turn.token, turn.seconds))
     answer(door, turn.token)

@@ -61,6 +61,7 @@ def ask_for_links(state: JobState, names: tuple[str, ...], now: float) -> Step:
         host=lead.address,
         port=lead.ports[number % len(lead.ports)],
         flow_s=wanted.flow_s,
+        gang_s=wanted.gang_s,
         limit_s=wanted.timeout_s,
     )
     parts = dict.fromkeys(names, part)
