@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from holdfast.api.bounds import Line, Many, Name, Port, Seconds, Text, Whole
+from holdfast.api.bounds import Figure, Line, Many, Name, Port, Seconds, Text, Whole
 
 TOPOLOGY: Final = "topology"
 """Whether the NVLink domains suit what the job asks for. Failed, it says nothing against the devices."""
@@ -57,12 +57,20 @@ class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
     digest: Name = ""
 
 
+class UsualLink(msgspec.Struct, frozen=True):
+    """What the middle link of a fleet had when many were compared: the round trip in seconds, bytes per second."""
+
+    latency_s: Seconds
+    rate: Figure
+
+
 class LinkTest(msgspec.Struct, frozen=True, omit_defaults=True):
     """One member's part in a test of the links between members.
 
     They meet at `host` and `port`, where one of them `leads`; only who shows `token` takes part. `members` are all
     who may, told to the lead alone. Bytes flow for `flow_s` seconds between each two that are measured, then for
-    `gang_s` in rings of all; everything is over `limit_s` seconds after it began, whoever is silent.
+    `gang_s` in rings of all; everything is over `limit_s` seconds after it began, whoever is silent. `usual` is
+    what a few links are compared with.
     """
 
     token: Name
@@ -73,6 +81,7 @@ class LinkTest(msgspec.Struct, frozen=True, omit_defaults=True):
     gang_s: Seconds = 0.0
     leads: bool = False
     members: tuple[Name, ...] = ()
+    usual: UsualLink | None = None
 
 
 class BadLink(msgspec.Struct, frozen=True):
@@ -85,7 +94,8 @@ class BadLink(msgspec.Struct, frozen=True):
 
 class Judged(msgspec.Struct, frozen=True):
     """What a test of links came to. `nodes`: those at whose end the fault is, with what was seen; `links`: bad
-    ones that no such node explains; `absent`: who did not come. Unknown where too little was measured to compare.
+    ones that no such node explains; `absent`: who did not come; `usual`: the middle link, where enough were
+    compared. Unknown where too little was measured to compare.
     """
 
     verdict: Verdict
@@ -93,6 +103,7 @@ class Judged(msgspec.Struct, frozen=True):
     links: Annotated[tuple[BadLink, ...], Many] = ()
     says: Text = ""
     absent: Annotated[tuple[Name, ...], Many] = ()
+    usual: UsualLink | None = None
 
 
 class TestWanted(msgspec.Struct, frozen=True, tag=True):

@@ -1,5 +1,6 @@
 """The links between nodes are tested before the first round; what is found, and who may be silent."""
 
+from msgspec.structs import replace
 from story import Story
 from trials import asked
 
@@ -8,17 +9,19 @@ from holdfast.api.finding import FindingKind
 from holdfast.api.incident import IncidentState
 from holdfast.api.policy import LinkPolicy
 from holdfast.api.round import Idle
-from holdfast.api.selftest import BadLink, Judged, TestLevel, Verdict
+from holdfast.api.selftest import BadLink, Judged, TestLevel, UsualLink, Verdict
 from holdfast.api.status import JobPhase
 
 LIGHT = TestLevel.LIGHT
 LINKS = LinkPolicy(flow_s=2.0, timeout_s=60.0)
+USUAL = UsualLink(2e-4, 3e9)
 ALIKE = Judged(Verdict.PASSED, says="10 links, all like each other")
 
 
 def gathered(nodes: int, spares: int = 0, **fields: object) -> Story:
     """A job whose members have joined and are asked to test their links."""
-    story = Story(nodes_min=nodes, nodes_max=nodes, spares=spares, links=LINKS, form_grace_s=10.0, **fields)
+    given = {"nodes_min": nodes, "nodes_max": nodes, "spares": spares, "form_grace_s": 10.0, **fields}
+    story = Story(links=LINKS, **given)
     return story.join(*range(1, nodes + spares + 1))
 
 
@@ -154,6 +157,82 @@ def test_a_member_that_joins_later_has_its_links_tested_with_the_others() -> Non
     story.effects.clear()
     story.join(6).wait(11)
     assert sorted(asked(story)) == ["node-1", "node-4", "node-6"]
+
+
+def trained(spares: int, **fields: object) -> Story:
+    """A job that trains on two nodes whose links were tested, and those of its spares."""
+    story = conclude(gathered(2, spares, **fields), replace(ALIKE, usual=USUAL)).run(1)
+    story.effects.clear()
+    return story
+
+
+def test_spares_test_their_links_with_each_other_now_and_then_and_nobody_waits() -> None:
+    story = trained(3)
+    story.wait(1700)
+    assert asked(story) == {}
+    story.wait(101)
+    assert sorted(asked(story)) == ["node-3", "node-4", "node-5"]
+    part = asked(story)[lead_of(story)].links
+    assert part is not None
+    assert (part.flow_s, part.gang_s, part.usual) == (2.0, 0.0, USUAL)
+    assert story.members == ["node-1", "node-2"]
+    assert story.state.phase is JobPhase.RUNNING
+    conclude(story, ALIKE)
+    story.effects.clear()
+    story.wait(1700)
+    assert asked(story) == {}
+    story.wait(101)
+    assert len(asked(story)) == 3
+
+
+def test_two_spares_are_too_few_to_be_compared() -> None:
+    story = trained(2)
+    story.wait(10_000)
+    assert asked(story) == {}
+
+
+def test_one_that_joins_later_and_one_that_is_suspect_are_tested_at_once() -> None:
+    story = trained(3, nodes_min=1)
+    story.join(6)
+    assert sorted(asked(story)) == ["node-3", "node-4", "node-5", "node-6"]
+    assert lead_of(story) != "node-6"
+    conclude(story, ALIKE)
+    story.effects.clear()
+    # It was lost, so that a spare took its ranks, and is back.
+    story.lose(2)
+    story.run(2).join(2, boot="b")
+    assert "node-2" in asked(story)
+
+
+def test_a_spare_whose_links_are_bad_is_left_for_another() -> None:
+    story = trained(3)
+    story.wait(1801)
+    says = "all 2 links bad: no answer over it: timed out"
+    conclude(story, Judged(Verdict.FAILED, {"node-4": says}, says=says))
+    assert story.state.avoided_nodes == {"node-4"}
+    assert story.members == ["node-1", "node-2"]
+    assert story.state.phase is JobPhase.RUNNING
+
+
+def test_who_has_to_leave_the_test_for_a_round_is_not_blamed_for_it() -> None:
+    story = trained(3)
+    story.wait(1801)
+    lead = lead_of(story)
+    story.lose(2)
+    (came,) = {"node-3", "node-4", "node-5"} & set(story.members)
+    if came == lead:
+        came = "node-1"
+    says = "all 2 links bad: node told nothing"
+    tell(story, lead, Verdict.FAILED, judged=Judged(Verdict.FAILED, {came: says}, says=says))
+    assert came not in story.state.avoided_nodes
+
+
+def test_the_next_round_does_not_wait_for_the_links_of_spares() -> None:
+    story = trained(3)
+    story.wait(1801)
+    assert asked(story) != {}
+    story.lose(2)
+    assert len(story.members) == 2
 
 
 def test_the_journal_of_a_test_leads_to_the_same_token() -> None:

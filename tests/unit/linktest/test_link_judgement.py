@@ -79,6 +79,16 @@ def test_too_few_links_are_not_judged() -> None:
     assert "6 are needed" in judged.says
 
 
+def test_few_links_are_compared_with_what_was_usual_in_the_fleet() -> None:
+    usual = judge(fleet(8)).usual
+    assert usual is not None
+    assert judge(fleet(3), usual).verdict is Verdict.PASSED
+    for fault in FAULTS.values():
+        judged = judge(spoilt(fleet(3), fault, "n2"), usual)
+        assert (judged.verdict, list(judged.nodes)) == (Verdict.FAILED, ["n2"])
+        assert judged.usual is None, "of a few links nothing is usual"
+
+
 def test_what_is_dead_is_named_without_a_comparison() -> None:
     assert list(judge(spoilt(fleet(3), FAULTS["dead"], "n2")).nodes) == ["n2"]
     (link,) = judge(spoilt(fleet(2), FAULTS["dead"])).links

@@ -42,15 +42,19 @@ def answer_watchdog(node: str, address: str, number: int, result: Path) -> Judge
         raise InvalidInput(Problem(field=PART_VARIABLE, value="", fix="The launcher sets it; use join instead."))
     asked = decode(_PART, given.encode())
     began = time.monotonic()
+    verdict = Verdict.PASSED
     try:
         judged = fitted(_led(asked, node, address) if asked.leads else _joined(asked, node, address))
     except Unavailable as error:
         # Of a lead nobody knows why: perhaps the others were not asked. A member has failed to reach the others.
-        judged = Judged(Verdict.UNKNOWN if asked.leads else Verdict.FAILED, says=str(error))
+        verdict = Verdict.UNKNOWN if asked.leads else Verdict.FAILED
+        judged = Judged(verdict, says=str(error))
         asked = msgspec.structs.replace(asked, leads=False)
     took_s = time.monotonic() - began
-    found = judged if asked.leads else None
-    tested = Tested(number, TestLevel.LIGHT, judged.verdict, took_s, says=judged.says, links=found)
+    if asked.leads:
+        tested = Tested(number, TestLevel.LIGHT, judged.verdict, took_s, says=judged.says, links=judged)
+    else:  # it has taken part; what came of it is for the lead to say
+        tested = Tested(number, TestLevel.LIGHT, verdict, took_s, says=judged.says)
     # Whole or not at all: whoever reads it may look at any time.
     fresh = result.with_name(f"{result.name}.{os.getpid()}")
     fresh.write_bytes(msgspec.msgpack.encode(tested))
@@ -72,7 +76,7 @@ def _led(asked: LinkTest, node: str, address: str) -> Judged:
 
     names = frozenset(asked.members)
     wait_s = asked.limit_s * _WAIT_SHARE
-    limits = (asked.limit_s, asked.gang_s)
+    limits = (asked.limit_s, asked.gang_s, asked.usual)
     order = Order(len(names), asked.flow_s, 0, wait_s, names, asked.token, *limits)
     threading.Thread(target=join, name="member", daemon=True).start()
     return asyncio.run(Lead(order).run(asked.host, asked.port, lambda port: None))
@@ -83,4 +87,4 @@ def fitted(judged: Judged) -> Judged:
     nodes = {node: says[:_SAYS_MAX] for node, says in list(judged.nodes.items())[:NAMED_MAX]}
     links = tuple(BadLink(each.one, each.other, each.says[:_SAYS_MAX]) for each in judged.links[:NAMED_MAX])
     says = judged.says if len(judged.says) <= _ALL_SAY_MAX else f"{judged.says[:_ALL_SAY_MAX]}…"
-    return Judged(judged.verdict, nodes, links, says, judged.absent[:NAMED_MAX])
+    return Judged(judged.verdict, nodes, links, says, judged.absent[:NAMED_MAX], judged.usual)

@@ -8,12 +8,13 @@ would have to be bad to move both. Source: Leys et al. 2013, https://doi.org/10.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from statistics import median_low
 from typing import Final
 
 import msgspec
 
-from holdfast.api.selftest import BadLink, Judged, Verdict
+from holdfast.api.selftest import BadLink, Judged, UsualLink, Verdict
 
 # 3.5 is the usual limit (Iglewicz and Hoaglin, see
 # https://www.itl.nist.gov/div898/handbook/eda/section3/eda35h.htm); twice as far, for a test of n nodes asks
@@ -31,6 +32,8 @@ LATENCY_FLOOR_S: Final = 2e-4
 # A part may be late for once: TCP waits for 0.2 s before it sends again what was lost.
 # Source: https://github.com/torvalds/linux/blob/master/include/net/tcp.h (TCP_RTO_MIN)
 STALL_FLOOR_S: Final = 0.5
+# What is compared with another hour has to be so many times worse.
+TIMES_UNUSUAL: Final = 3.0
 # Four nodes, each with each. One bad node of them makes half of the links bad, which is as many as can be told.
 LINKS_MIN: Final = 6
 
@@ -52,9 +55,13 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     stall_s: float = 0.0
 
 
-def judge(measured: Sequence[Measured]) -> Judged:
-    """What the measurements of all pairs together say. A link that nothing came over needs no comparison."""
-    return _judged(measured, (_slow, _thin, _lossy), "links")
+def judge(measured: Sequence[Measured], usual: UsualLink | None = None) -> Judged:
+    """What the measurements of all pairs together say. A link that nothing came over needs no comparison, and few
+    of them are compared with the fleet's `usual` one.
+    """
+    if usual is not None and len(measured) < LINKS_MIN:
+        return _judged(measured, (partial(_unusual, usual=usual),), "links", compared_with="the fleet's usual one")
+    return msgspec.structs.replace(_judged(measured, (_slow, _thin, _lossy), "links"), usual=_usual_of(measured))
 
 
 def judge_rings(measured: Sequence[Measured]) -> Judged:
@@ -70,14 +77,19 @@ def both(pairs: Judged, rings: Judged) -> Judged:
         if each.one not in nodes and each.other not in nodes:
             links.setdefault(frozenset((each.one, each.other)), each)
     if nodes or links:
-        return Judged(Verdict.FAILED, nodes, tuple(links.values()), _told(nodes, links.values()))
+        told = _told(nodes, links.values())
+        return Judged(Verdict.FAILED, nodes, tuple(links.values()), told, usual=pairs.usual)
     is_sound = Verdict.PASSED in (pairs.verdict, rings.verdict)
-    return Judged(Verdict.PASSED if is_sound else Verdict.UNKNOWN, says=f"{pairs.says}; {rings.says}")
+    verdict = Verdict.PASSED if is_sound else Verdict.UNKNOWN
+    return Judged(verdict, says=f"{pairs.says}; {rings.says}", usual=pairs.usual)
 
 
-def _judged(measured: Sequence[Measured], looks: Sequence["Look"], what: str) -> Judged:
+def _judged(
+    measured: Sequence[Measured], looks: Sequence["Look"], what: str, *, compared_with: str = ""
+) -> Judged:
+    """`compared_with`: what a few can be compared with, in words; empty when they have each other alone."""
     sound = [each for each in measured if not each.error]
-    too_few = len(measured) < LINKS_MIN
+    too_few = len(measured) < LINKS_MIN and not compared_with
     if too_few and len(sound) == len(measured):
         says = f"{len(measured)} {what} are too few to compare with each other: {LINKS_MIN} are needed"
         return Judged(Verdict.UNKNOWN, {}, (), says)
@@ -91,8 +103,26 @@ def _judged(measured: Sequence[Measured], looks: Sequence["Look"], what: str) ->
     bad = [BadLink(one, other, ", ".join(says)) for (one, other), says in faults.items()]
     nodes, rest = _blamed(bad, measured)
     if not bad:
-        return Judged(Verdict.PASSED, {}, (), f"{len(measured)} {what}, all like each other")
+        return Judged(Verdict.PASSED, {}, (), f"{len(measured)} {what}, all like {compared_with or 'each other'}")
     return Judged(Verdict.FAILED, nodes, tuple(rest), _told(nodes, rest))
+
+
+def _usual_of(measured: Sequence[Measured]) -> UsualLink | None:
+    sound = [each for each in measured if not each.error]
+    if len(sound) < LINKS_MIN:
+        return None
+    return UsualLink(median_low(each.latency_s for each in sound), median_low(each.rate for each in sound))
+
+
+def _unusual(measured: Sequence[Measured], usual: UsualLink) -> Iterable["Fault"]:
+    """Far from what was usual at another hour, for the others may have been idle then."""
+    for each in measured:
+        if each.latency_s + LATENCY_FLOOR_S > TIMES_UNUSUAL * (usual.latency_s + LATENCY_FLOOR_S):
+            yield each, f"round trip {each.latency_s * 1e3:.2f} ms, usual {usual.latency_s * 1e3:.2f} ms"
+        if each.rate * TIMES_UNUSUAL < usual.rate:
+            yield each, f"{each.rate / 1e6:.0f} MB/s, usual {usual.rate / 1e6:.0f} MB/s"
+        if each.resent + RESENT_FLOOR > TIMES_UNUSUAL * RESENT_FLOOR:
+            yield each, f"{each.resent:.2%} of segments sent again"
 
 
 def _told(nodes: Mapping[str, str], links: Iterable[BadLink]) -> str:

@@ -16,7 +16,7 @@ from holdfast.agent.linktest.schedule import Pair, groups, rounds
 from holdfast.agent.linktest.wire import LINE_MAX, TO_LEAD, Done, Ended, Joined, Ring, ToMember, Turn
 from holdfast.api.decoding import decode
 from holdfast.api.errors import InvalidInput, Malformed, Problem, Unavailable
-from holdfast.api.selftest import Judged, Verdict
+from holdfast.api.selftest import Judged, UsualLink, Verdict
 
 _JOIN_S: Final = 10.0  # from a call to its first line
 
@@ -26,7 +26,8 @@ class Order:
     """How a test is done: of so many nodes, `seconds` of bytes for each pair, the `turn` of the schedule; members
     are waited for `wait_s` seconds. With `names` only these may take part, who show `token`, and those who came in
     time are measured without the others. After the pairs, bytes go round in rings for `gang_s` seconds (0: they do
-    not). It is over `limit_s` seconds after it began; what was measured counts.
+    not). Few links are compared with the `usual` one. It is over `limit_s` seconds after it began; what was
+    measured counts.
     """
 
     nodes: int
@@ -37,6 +38,7 @@ class Order:
     token: str = ""
     limit_s: float = math.inf
     gang_s: float = 0.0
+    usual: UsualLink | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +141,9 @@ class Lead:
                 break
             measured += await asyncio.gather(*(self._pair(members, pair) for pair in pairs))
         if not self._order.gang_s or not self._has_time_for(self._order.gang_s):
-            return judge(measured)
+            return judge(measured, self._order.usual)
         rings = await asyncio.gather(*(self._ring(members, places) for places in groups(len(members))))
-        return both(judge(measured), judge_rings([each for ring in rings for each in ring]))
+        return both(judge(measured, self._order.usual), judge_rings([each for ring in rings for each in ring]))
 
     def _has_time_for(self, seconds: float) -> bool:
         return asyncio.get_running_loop().time() + 2 * seconds <= self._ends

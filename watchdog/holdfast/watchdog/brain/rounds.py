@@ -11,7 +11,7 @@ from holdfast.api.policy import Policy
 from holdfast.api.round import Endpoint, Entry, Idle, MemberRanks, Reentry, Restore, Round, Tier
 from holdfast.watchdog.brain.copies import plan_copies
 from holdfast.watchdog.brain.incidents import act
-from holdfast.watchdog.brain.linktests import ask_for_links, links_due, links_under_way
+from holdfast.watchdog.brain.linktests import ask_for_links, links_bar, links_due
 from holdfast.watchdog.brain.phases import LEADS_TO, Turn, moved
 from holdfast.watchdog.brain.rewinds import newest_step
 from holdfast.watchdog.brain.roster import Member
@@ -90,7 +90,7 @@ def next_round(state: JobState, policy: Policy, recovery: Recovery, now: float) 
     if (at := _rest_is_known_at(state)) is not None and now < at:
         return None, ""
     present, wanted = state.eligible_count(), policy.nodes_max
-    if links_under_way(state):
+    if links_bar(state):
         says = f"{present} of {wanted} members are ready; waiting for {being_tested(state)}"
         return Turn.TESTING, _with_obstacles(state, says)
     size = legal_size(policy, present)

@@ -317,10 +317,10 @@ def again(state: JobState, nodes: frozenset[str], now: float) -> Step:
 
 
 def _until(trial: Trial) -> float:
+    if trial.links is not None:
+        return trial.at + trial.links.limit_s + LINKS_GRACE_S
     if not trial.bars:
         return trial.at + UNHURRIED_S
-    if trial.links is not None and trial.began is not None:
-        return trial.began + trial.links.limit_s + LINKS_GRACE_S
     return trial.at + TURN_S if trial.began is None else trial.began + PATIENCE_S[trial.level]
 
 

@@ -13,7 +13,7 @@ from holdfast.api.learningrate import LearningRateCut
 from holdfast.api.plan import NodeOrder, Plan
 from holdfast.api.policy import Offer, Policy
 from holdfast.api.round import Desired, Entry, Follows, Restore, Round
-from holdfast.api.selftest import LinkTest, TestLevel
+from holdfast.api.selftest import LinkTest, TestLevel, UsualLink
 from holdfast.api.status import Checkpoint, JobPhase
 from holdfast.watchdog.brain.ledger import Ledger
 from holdfast.watchdog.brain.ledgerofbefore import LedgerOfBefore
@@ -190,16 +190,18 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 class LinksTested(msgspec.Struct, frozen=True):
-    """What is known of the links between nodes: `nodes` were in a test that its lead answered, `says` is what it
-    came to, and `bad` what it said of the links of a node. `led` are the members that were asked to lead a test
-    since, and have not answered; `excused` those that told why they took no part in it.
+    """What is known of the links between nodes: when the links of a node were tested last, or, of a node without
+    ranks, were to be; `says` is what the newest test came to, `bad` what it said of the links of a node, `usual`
+    the middle link of the fleet. `led` are the members that were asked to lead a test since, and have not
+    answered; `excused` those that told why they took no part in it.
     """
 
-    nodes: tuple[str, ...] = ()
+    tested_at: dict[str, float] = {}
     led: tuple[str, ...] = ()
     says: str = ""
     bad: dict[str, str] = {}
     excused: tuple[str, ...] = ()
+    usual: UsualLink | None = None
 
 
 class SlowStage(StrEnum):
