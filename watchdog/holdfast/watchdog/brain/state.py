@@ -13,7 +13,7 @@ from holdfast.api.learningrate import LearningRateCut
 from holdfast.api.plan import NodeOrder, Plan
 from holdfast.api.policy import Offer, Policy
 from holdfast.api.round import Desired, Entry, Follows, Restore, Round
-from holdfast.api.selftest import TestLevel
+from holdfast.api.selftest import LinkTest, TestLevel, UsualLink
 from holdfast.api.status import Checkpoint, JobPhase
 from holdfast.watchdog.brain.ledger import Ledger
 from holdfast.watchdog.brain.ledgerofbefore import LedgerOfBefore
@@ -176,6 +176,7 @@ class Trial(msgspec.Struct, frozen=True):
     """A self-test asked of a member. One that `bars` is waited for before the member is given ranks.
 
     `began` is when the member's workers had no ranks any more, so that it could begin; None while they have.
+    With `links` it is the member's part in a test of the links between nodes.
     """
 
     member: str
@@ -185,6 +186,22 @@ class Trial(msgspec.Struct, frozen=True):
     at: float
     bars: bool
     began: float | None = None
+    links: LinkTest | None = None
+
+
+class LinksTested(msgspec.Struct, frozen=True):
+    """What is known of the links between nodes: when the links of a node were tested last, or, of a node without
+    ranks, were to be; `says` is what the newest test came to, `bad` what it said of the links of a node, `usual`
+    the middle link of the fleet. `led` are the members that were asked to lead a test since, and have not
+    answered; `excused` those that told why they took no part in it.
+    """
+
+    tested_at: dict[str, float] = {}
+    led: tuple[str, ...] = ()
+    says: str = ""
+    bad: dict[str, str] = {}
+    excused: tuple[str, ...] = ()
+    usual: UsualLink | None = None
 
 
 class SlowStage(StrEnum):
@@ -278,7 +295,8 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     from the cluster while they were avoided: a machine of that name may come back. `learning_rate_cuts` are those
     made in the history that goes on, oldest first. `follows` is what the script does of a restore directive (None:
     Unknown), `until_step` the last step it means to make (None: it does not say). `slow` are ranks that were found
-    slow, `slowed_rank_s` what that cost, in seconds of one rank.
+    slow, `slowed_rank_s` what that cost, in seconds of one rank. `links` is what is known of the links between
+    nodes.
     """
 
     job: str
@@ -352,6 +370,7 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     until_step: int | None = None
     slow: tuple[SlowRanks, ...] = ()  # oldest first, bounded
     slowed_rank_s: float = 0.0
+    links: LinksTested = LinksTested()
 
     @property
     def held(self) -> bool:
