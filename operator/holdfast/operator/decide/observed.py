@@ -71,7 +71,8 @@ class Options(msgspec.Struct, frozen=True):
     image. `maintenance_taints` are keys that mean "leave this node in good order". `budget_api` is the version of
     disruption budgets that the API server knows: policy/v1 since 1.21. `condition_map` says which conditions of
     others on nodes count; a remediation that succeeded is kept for `remediation_ttl_s`. `capacity_api` is the
-    version of provisioning requests that the API server knows.
+    version of provisioning requests that the API server knows. `place_labels` are labels of nodes, and what of
+    their place each names.
     """
 
     watchdog: str
@@ -83,6 +84,7 @@ class Options(msgspec.Struct, frozen=True):
     budget_api: str = "policy/v1"
     watchdog_ca: str = ""
     condition_map: ConditionMap = ConditionMap()
+    place_labels: tuple[tuple[str, str], ...] = ()
     hand_on: HandOn = HandOn.NOTHING
     remediation_ttl_s: float = 86400.0
     capacity: Capacity = Capacity.PODS

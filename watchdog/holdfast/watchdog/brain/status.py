@@ -85,6 +85,7 @@ def status_of(state: JobState, progress: Seen | None, now: float) -> JobStatus:
         tests=tuple(islice(pending_tests(state), REPORTED_TESTS)),
         bill=bill_of(state, now),
         causes=causes_of(state),
+        gatherings=state.gatherings,
         tests_total=0 if state.ended_at is not None else len(state.trials),
     )
 
