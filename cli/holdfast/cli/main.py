@@ -47,6 +47,7 @@ COMMANDS: Mapping[str, Command] = {
     "logs": Command("holdfast.cli.commands.job:logs", "What the workers wrote, also before a restart."),
     "incidents": Command("holdfast.cli.commands.history:incidents", "What broke, and what was done about it."),
     "why": Command("holdfast.cli.commands.history:why", "The whole story of one incident."),
+    "fleet": Command("holdfast.cli.commands.fleet:fleet", "What all jobs fail by, and behind which places."),
     "cost": Command("holdfast.cli.commands.cost:cost", "Where the GPU-hours and the money went."),
     "postmortem": Command("holdfast.cli.commands.postmortem:postmortem", "Write the document about an incident."),
     "rounds": Command("holdfast.cli.commands.rounds:rounds", "What changed between rounds, and what that did."),

@@ -41,7 +41,8 @@ def here(tmp_path: Path) -> list[str]:
 
 def test_the_names_of_the_commands_are_the_promised_ones() -> None:
     assert list(COMMANDS) == [
-        *("run", "slurm", "ssh", "demo", "launch", "status", "ranks", "nodes", "logs", "incidents", "why", "cost"),
+        *("run", "slurm", "ssh", "demo", "launch", "status", "ranks", "nodes", "logs", "incidents", "why"),
+        *("fleet", "cost"),
         *("postmortem", "rounds"),
         *("stacks", "flight", "profile", "runbook", "journal", "replay"),
         *(

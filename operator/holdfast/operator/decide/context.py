@@ -17,6 +17,7 @@ from holdfast.operator.decide.inqueue import InQueue, in_queue
 from holdfast.operator.decide.nodes import holds_nobody_off, state_of
 from holdfast.operator.decide.observed import Mode, Observed, Options
 from holdfast.operator.decide.offers import offer_of
+from holdfast.operator.decide.places import places_of
 from holdfast.operator.decide.pods import CrashLoop, PodList, crash_loop, sort_pods
 from holdfast.operator.decide.remediations import Asker, remediated
 from holdfast.operator.decide.template import Template, Toleration, check_template, read_template
@@ -221,7 +222,8 @@ def _nodes_of(
             holds = any(each.means is Meaning.EVICT for each in conditions)
             incident = "" if holds else repaired.get(name, "")
             offer = offer_of(labels)
-            seen[name] = NodeObserved(name, state, reason, rack, offer, conditions, incident)
+            places = places_of(labels, pack, options.place_labels)
+            seen[name] = NodeObserved(name, state, reason, rack, offer, conditions, incident, places)
         elif not observed.nodes:
             # A cluster without any node is an operator that cannot see nodes.
             seen[name] = NodeObserved(name, NodeState.UNKNOWN, "no node can be seen")

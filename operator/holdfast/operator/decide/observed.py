@@ -84,7 +84,8 @@ class Options(msgspec.Struct, frozen=True):
     disruption budgets that the API server knows: policy/v1 since 1.21. `condition_map` says which conditions of
     others on nodes count; a remediation that succeeded is kept for `remediation_ttl_s`. `capacity_api` is the
     version of provisioning requests that the API server knows. `kueue`: jobs with a queue's name wait for Kueue;
-    `kueue_api` is the version of it that the API server knows, empty for none.
+    `kueue_api` is the version of it that the API server knows, empty for none. `place_labels` are labels
+    of nodes, and what of their place each names.
     """
 
     watchdog: str
@@ -96,6 +97,7 @@ class Options(msgspec.Struct, frozen=True):
     budget_api: str = "policy/v1"
     watchdog_ca: str = ""
     condition_map: ConditionMap = ConditionMap()
+    place_labels: tuple[tuple[str, str], ...] = ()
     hand_on: HandOn = HandOn.NOTHING
     remediation_ttl_s: float = 86400.0
     capacity: Capacity = Capacity.PODS

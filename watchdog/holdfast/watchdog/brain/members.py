@@ -202,15 +202,18 @@ def node_changed(state: JobState, event: Event, now: float) -> Step:
     unready = tuple(each for each in state.unready if each != event.node)
     if event.state in (NodeState.NOT_READY, NodeState.GONE):
         unready = (*unready, event.node)[-UNREADY_KEPT:]
-    racks, sold = state.racks, state.sold
+    racks, sold, places = state.racks, state.sold, state.places
     if event.state is NodeState.GONE:  # it may come back somewhere else, as something else
         racks = {node: rack for node, rack in racks.items() if node != event.node}
         sold = {node: offer for node, offer in sold.items() if node != event.node}
+        places = {node: known for node, known in places.items() if node != event.node}
     elif event.rack and len(racks) < RACKS_KEPT:
         racks = {**racks, event.node: event.rack}
     if event.offer is not None and event.state is not NodeState.GONE and len(sold) < RACKS_KEPT:
         sold = {**sold, event.node: event.offer} if sold.get(event.node) != event.offer else sold
-    state = changed(state, unready=unready, racks=racks, sold=sold)
+    if event.places and event.state is not NodeState.GONE and len(places) < RACKS_KEPT:
+        places = {**places, event.node: event.places} if places.get(event.node) != event.places else places
+    state = changed(state, unready=unready, racks=racks, sold=sold, places=places)
     step = _node_is(state, event, now)
     if (over := _mended(state, event)) is not None:
         return step.then(condition_over, over, now)
@@ -303,6 +306,8 @@ def is_news(state: JobState, event: NodeChanged | PodChanged) -> bool:
         waits = event.state is PodState.PENDING and bool(event.reason)
         return waits or _waited(state, event.member) or (known and event.state is not PodState.RUNNING)
     if event.state is not NodeState.READY or event.rack not in ("", state.racks.get(event.node)):
+        return True
+    if event.places not in ((), state.places.get(event.node)):
         return True
     if event.offer not in (None, state.sold.get(event.node)) or _mended(state, event) is not None:
         return True

@@ -129,7 +129,7 @@ def marked(fleet: Fleet, incident: Incident, *, by_word: bool = True) -> Fleet:
     `by_word`: what a job's own processes say is believed for all.
     """
     node = incident.culprit.node
-    if node is None:
+    if node is None or incident.culprit.peer is not None:  # of a link, nobody knows which end it is
         return fleet
     keys = (node, f"{namespace_of(incident.job)}/{node}")
     if incident.detected_at <= max(fleet.pardoned_at.get(key, float("-inf")) for key in keys):

@@ -227,7 +227,13 @@ def seated(state: JobState, policy: Policy) -> tuple[Member, ...]:
         # A cold newcomer would make everybody wait for its torch import; it joins once it is warm.
         newcomers = [member for member in newcomers if member.warm]
     newcomers.sort(
-        key=lambda member: (state.is_last_choice(member.node), not member.warm, member.joined_at, member.name)
+        key=lambda member: (
+            state.is_last_choice(member.node),
+            bool(state.gathered_at(member.node)),
+            not member.warm,
+            member.joined_at,
+            member.name,
+        )
     )
     waiting = iter(newcomers)
     order = [eligible.get(name) or next(waiting, None) for name in places]

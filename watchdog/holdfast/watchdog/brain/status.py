@@ -86,6 +86,7 @@ def status_of(state: JobState, progress: Seen | None, now: float) -> JobStatus:
         bill=bill_of(state, now),
         causes=causes_of(state),
         links=state.links.says,
+        gatherings=state.gatherings,
         tests_total=0 if state.ended_at is not None else len(state.trials),
     )
 
