@@ -1,9 +1,10 @@
 """The checkpoints that a framework writes for itself, as all ranks of a round know and use them."""
 
+import contextlib
 import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from holdfast.api.checkpoint import StoredCheckpoint, told_of
 from holdfast.api.errors import Damaged, Fenced
 from holdfast.checkpoint.errors import NothingToRestore
-from holdfast.integrations.choosing import behind, choice, common, owned, superseded
+from holdfast.integrations.choosing import behind, choice, common, owned, rewind_goal, superseded, surplus
 from holdfast.integrations.life import check_owner, take_over
 from holdfast.integrations.marks import Mark, Marked, begin_writing, give_up, listing, write_mark
 from holdfast.trainer import Run
@@ -144,12 +145,26 @@ class CheckpointFolders:
         """Delete complete checkpoints but the newest `count`, and the newest of those that are sound."""
         if not self._marks_here:
             return
-        standing = self._run.standing()
         line = listing(self._directory, self._prefix).complete
-        for each in superseded(line, count, standing):
-            folder = self._directory / each.name
+        for each in superseded(line, count, self._run.standing()):
+            self._delete(each.name)
+
+    def rotate(self, names: Sequence[str], limit: int | None, best: str | None) -> None:
+        """Delete what a framework would of its folders `names`, oldest first, so that `limit` of them stay; but
+        not the one that was saved last, nor the `best`, nor the newest that a rewind would go back to.
+        """
+        if not self._marks_here:
+            return
+        goal = rewind_goal(listing(self._directory, self._prefix).complete, self._run.standing())
+        needed = {f"{self._prefix}{self.newest}", best or "", goal.name if goal is not None else ""}
+        for name in surplus(names, limit, needed):
+            self._delete(name)
+
+    def _delete(self, name: str) -> None:
+        folder = self._directory / name
+        with contextlib.suppress(FileNotFoundError):  # it was not marked
             give_up(folder)
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
     def _told_fence(self, look: Callable[[], None]) -> None:
         """`look` where it is marked; what it finds is raised by all ranks."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, sort_checkpoints
 
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.integrations.checkpointfolders import CheckpointFolders, told_by_all
@@ -217,7 +217,8 @@ class _Training:
             def tidy() -> None:
                 if args.should_save:
                     best = self._trainer.state.best_model_checkpoint
-                    rotate_checkpoints(args.output_dir, limit, best, use_mtime=True)
+                    names = [Path(each).name for each in sort_checkpoints(args.output_dir, use_mtime=True)]
+                    self._folders.rotate(names, limit, None if best is None else Path(best).name)
 
             wanted, self._wanted = self._wanted, None
             spikes = None if self._guard is None else self._guard.state_dict()
