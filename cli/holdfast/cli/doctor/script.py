@@ -22,7 +22,9 @@ _FIX: Final = "name a training script, a file of Python"
 class Call:
     """One call. `name` is the whole name where imports tell it ("torch.cuda.set_device"), else the method with a
     dot before it (".cuda"). `at_import`: it is made while its file is imported. `words` are the keywords it names,
-    each with its value where that is a constant, else None; `first` is its first argument, likewise.
+    each with its value where that is a constant, else None; `first` is its first argument, likewise. `of` is the
+    variable whose method it is, `to` the one that takes what it returns; empty: neither. The base of a class that
+    the script defines is told of like a call: instances of it are made, by whatever name.
     """
 
     name: str
@@ -30,6 +32,8 @@ class Call:
     at_import: bool
     words: Mapping[str, object]
     first: object = None
+    of: str = ""
+    to: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,7 @@ class _Reader(ast.NodeVisitor):
         self._names: dict[str, str] = {}  # what a name stands for
         self._depth = 0  # of what runs later than at import
         self._conditions = 0
+        self._taken: dict[int, str] = {}  # by call: the variable that takes what it returns
         self.calls: list[Call] = []
         self.imports: dict[str, str] = {}
         self.sets: dict[str, str] = {}
@@ -170,6 +175,7 @@ class _Reader(ast.NodeVisitor):
     def visit_Assign(self, node: ast.Assign) -> None:
         for target in node.targets:
             of_environment = isinstance(target, ast.Subscript) and self._name_of(target.value) == "os.environ"
+            self._taken[id(node.value)] = _variable(target)
             if isinstance(target, ast.Subscript) and of_environment and not self._conditions:
                 self.sets.setdefault(str(_constant(target.slice)), self._place(node))
         self.generic_visit(node)
@@ -179,7 +185,16 @@ class _Reader(ast.NodeVisitor):
         if name:
             words = {each.arg: _constant(each.value) for each in node.keywords if each.arg is not None}
             first = _constant(node.args[0]) if node.args else None
-            self.calls.append(Call(name, self._place(node), self._depth == 0, words, first))
+            of = _variable(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+            to = self._taken.get(id(node), "")
+            self.calls.append(Call(name, self._place(node), self._depth == 0, words, first, of, to))
+        self.generic_visit(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        for base in node.bases:
+            if name := self._name_of(base):
+                self.calls.append(Call(name, self._place(node), at_import=False, words={}))
+                self._names.setdefault(node.name, name)
         self.generic_visit(node)
 
     def _name_of(self, node: ast.expr) -> str:
@@ -193,6 +208,13 @@ class _Reader(ast.NodeVisitor):
         if parts:
             return f".{parts[-1]}"
         return node.id if isinstance(node, ast.Name) else ""
+
+
+def _variable(node: ast.expr) -> str:
+    """The last part of a variable's name; empty where it is none."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _constant(node: ast.expr) -> object:
