@@ -16,6 +16,7 @@ from holdfast.api.event import (
     ClockTicked,
     ConditionOver,
     Event,
+    FaultsGathered,
     FindingMade,
     InterventionRequested,
     JobSubmitted,
@@ -271,6 +272,7 @@ BROUGHT_ABOUT_BY: dict[type, tuple[Deed, ...]] = {
 ORDINARY = {
     *(JobSubmitted, MemberWarmed, MemberEntered, MemberFinished, CheckpointRecorded, RestoreReported),
     *(StorageListed, RunRecorded, RoundProgressed, RoundBegan, InterventionRequested, ClockTicked, PodChanged),
+    FaultsGathered,  # takes weeks of many jobs
 }
 
 

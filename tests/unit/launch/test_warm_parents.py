@@ -77,20 +77,39 @@ def installed(folder: Path) -> Ready:
     return Ready(warm=True, loaded=1, files=(str(file),), stamp=stamp_of([str(file)]))
 
 
-async def test_a_worker_comes_from_the_parent_that_holds_more_once_it_is_ready(
+async def test_a_worker_waits_for_the_parent_that_imports_what_it_needs(
     parents: WarmParents, tmp_path: Path
 ) -> None:
     parents.season(PreloadList(("transformers",)))
     plain, seasoned = FakeServer.made
     assert seasoned.wanted == list_file(tmp_path, 1)
+    plain.is_now(Ready(warm=True))
+    parents.fork(REQUEST)
+    parents.fork_plain(REQUEST)
+    assert (len(plain.forked), len(seasoned.forked)) == (1, 0)
+    seasoned.is_now(installed(tmp_path))
+    parents.fork(REQUEST)
+    assert (len(plain.forked), len(seasoned.forked)) == (1, 2)
+
+
+async def test_nobody_waits_for_a_parent_of_no_use(parents: WarmParents) -> None:
+    parents.season(PreloadList(("transformers",)))
+    plain, seasoned = FakeServer.made
     parents.fork(REQUEST)
     seasoned.is_now(Ready(warm=False, reason="2 threads run"))
     parents.fork(REQUEST)
     assert (len(plain.forked), len(seasoned.forked)) == (2, 0)
-    seasoned.is_now(installed(tmp_path))
+
+
+async def test_nobody_waits_long_for_an_import(parents: WarmParents, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warmparents, "IMPORTING_S", 0.0)
+    parents.season(PreloadList(("transformers",)))
+    plain, seasoned = FakeServer.made
     parents.fork(REQUEST)
-    parents.fork_plain(REQUEST)
-    assert (len(plain.forked), len(seasoned.forked)) == (3, 1)
+    for _ in range(2):
+        await asyncio.sleep(0)
+    parents.fork(REQUEST)
+    assert (len(plain.forked), len(seasoned.forked)) == (2, 0)
 
 
 async def test_what_was_installed_anew_is_not_used_and_made_anew(parents: WarmParents, tmp_path: Path) -> None:

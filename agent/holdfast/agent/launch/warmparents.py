@@ -1,8 +1,9 @@
 """The warm parents of a launcher: one that has imported torch, and beside it one with what the script needs too.
 
 The plain one is there within seconds and always. The other is made once it is known what the script imports; a
-worker is forked from it when it is ready and no package has been installed anew since. What goes wrong with it
-costs a line in the log: workers then start from the plain one.
+worker is forked from it when no package has been installed anew since. A worker that is wanted while it still
+imports waits for it, `IMPORTING_S` at most: it would import the same by itself, begin later, and take the
+processors from it. What goes wrong with it costs a line in the log: workers then start from the plain one.
 """
 
 import asyncio
@@ -18,6 +19,9 @@ from holdfast.agent.launch.preload import PreloadList, read_list, stamp_of, tryi
 from holdfast.agent.launch.settings import Entrypoint
 
 log = logging.getLogger(__name__)
+
+IMPORTING_S: Final = 30.0
+"""A parent may import for so long before workers are forked without it; for transformers 35 s were seen."""
 
 
 def list_file(run_dir: Path, number: int) -> Path:
@@ -50,6 +54,8 @@ class WarmParents:
         self._list = list_file(run_dir, 0)
         self._plain = ForkServer(preload=preload, environment=environment, on_message=on_message)
         self._seasoned: ForkServer | None = None
+        self._held: list[forking.Fork] = []  # asked for, and to be forked by the better parent to come
+        self._hurry: asyncio.TimerHandle | None = None  # waits until that has taken too long
         self._running: dict[ForkServer, asyncio.Task[None]] = {}
 
     @property
@@ -59,7 +65,8 @@ class WarmParents:
 
     def fork(self, request: forking.Fork) -> None:
         """Ask for a worker."""
-        self._best().fork(request)
+        self._held.append(request)
+        self._fork_held()
 
     def fork_plain(self, request: forking.Fork) -> None:
         """Ask for a process that needs torch alone."""
@@ -103,16 +110,37 @@ class WarmParents:
         self._seasoned = parent
         self._running[parent] = task = asyncio.create_task(parent.run())
         task.add_done_callback(lambda _: _remove(path))
+        self._hurry = asyncio.get_running_loop().call_later(IMPORTING_S, self._wait_no_longer)
 
     async def run(self) -> None:
         """Keep the parents running until cancelled; then end them with all their workers."""
         try:
             await self._plain.run()
         finally:
+            self._forget_hurry()
             tasks = tuple(self._running.values())
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _fork_held(self) -> None:
+        """Fork what is asked for, unless a parent that need not import anything more is about to be ready."""
+        if self._hurry is not None:
+            return
+        held, self._held = self._held, []
+        for request in held:
+            self._best().fork(request)
+
+    def _wait_no_longer(self) -> None:
+        self._forget_hurry()
+        if self._held:
+            log.warning("workers start without what is imported beforehand: that takes over %.0f s", IMPORTING_S)
+        self._fork_held()
+
+    def _forget_hurry(self) -> None:
+        if self._hurry is not None:
+            self._hurry.cancel()
+            self._hurry = None
 
     def _best(self) -> ForkServer:
         parent = self._seasoned
@@ -135,6 +163,8 @@ class WarmParents:
                 log.info("not imported beforehand package=%s because=%s", unit, why)
             log.info("imported beforehand modules=%d reason=%s", message.loaded, message.reason)
             self._on_left(wanted)
+            self._forget_hurry()
+            self._fork_held()
             return
         self._on_message(message)
         if isinstance(message, forking.GroupGone):
@@ -146,6 +176,7 @@ class WarmParents:
         """Fork no more from the parent beside the plain one; it ends with the last of its workers, not before."""
         if (parent := self._seasoned) is not None:
             self._seasoned = None
+            self._forget_hurry()
             self._end_if_idle(parent)
 
     def _end_if_idle(self, parent: ForkServer) -> None:
