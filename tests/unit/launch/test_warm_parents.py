@@ -1,14 +1,24 @@
 """Which parent a worker is forked from, and when a parent that nothing is forked from any more ends."""
 
 import asyncio
+import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.agent.launch import warmparents
-from holdfast.agent.launch.forking import EntrypointKind, Fork, GroupGone, Ready
-from holdfast.agent.launch.preload import PreloadList, leave_what_killed, read_list, stamp_of, trying_file
+from holdfast.agent.launch import forkserver, warmparents
+from holdfast.agent.launch.forking import EntrypointKind, Fork, GroupGone, Preload, Ready
+from holdfast.agent.launch.forkserver import ForkServer
+from holdfast.agent.launch.preload import (
+    LEFT_MAX,
+    PreloadList,
+    leave_what_killed,
+    read_list,
+    stamp_of,
+    trying_file,
+)
 from holdfast.agent.launch.settings import Entrypoint
 from holdfast.agent.launch.warmparents import WarmParents, list_file
 
@@ -169,3 +179,36 @@ async def test_the_same_list_again_and_an_empty_one_make_no_other_parent(parents
     for _ in range(2):
         parents.season(PreloadList(("transformers",)))
     assert len(FakeServer.made) == 2
+
+
+class NeverReady(ForkServer):
+    """One whose processes end before they say anything."""
+
+    starts = 0
+
+    def _start_process(self) -> tuple["subprocess.Popen[bytes]", socket.socket]:
+        self.starts += 1
+        if self.starts > LEFT_MAX + 1:
+            MANY.set()
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        return subprocess.Popen(["true"]), ours
+
+
+MANY = asyncio.Event()
+
+
+async def test_a_parent_that_never_gets_ready_is_given_up_and_the_plain_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_up = asyncio.Event()
+    monkeypatch.setattr(forkserver, "_DELAY_S_MAX", 0.0)
+    monkeypatch.setattr(forkserver.log, "warning", lambda *_: given_up.set())
+    for wanted, over in ((tmp_path / "list.json", given_up), (None, MANY)):
+        server = NeverReady(preload=Preload.TORCH, environment={}, on_message=lambda _: None, wanted=wanted)
+        running = asyncio.create_task(server.run())
+        async with asyncio.timeout(20):
+            await over.wait()
+        assert MANY.is_set() is (wanted is None)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
