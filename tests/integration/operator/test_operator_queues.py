@@ -1,12 +1,15 @@
 """A job in a queue of Kueue, beside the real watchdog: who admits is played, on definitions of Kueue's kinds."""
 
 import asyncio
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from fake_kubelet import FakeKubelet
 from operator_rig import Cluster, OperatorProcess, add_nodes, condition, eventually, job_manifest, phase
 from played_kueue import PlayedKueue, told
 from played_launchers import PlayedLaunchers
+from test_operator_rights import signed_in
 from test_operator_with_watchdog import endpoint, launchers, real
 
 from holdfast.operator.act.faultpoint import EXIT_CODE
@@ -20,6 +23,13 @@ async def kueue(cluster: Cluster) -> PlayedKueue:
     kueue = PlayedKueue(cluster)
     await kueue.install()
     return kueue
+
+
+@pytest.fixture
+def queueing(cluster: Cluster, kueue: PlayedKueue, endpoint: str, tmp_path: Path) -> Iterator[OperatorProcess]:
+    """An operator with the rights of a release that uses Kueue."""
+    with signed_in(cluster, endpoint, tmp_path, {"kueue": {"enabled": True}}) as operator:
+        yield operator
 
 
 async def submit(cluster: Cluster, priority: str = "", **spec: object) -> None:
@@ -45,7 +55,7 @@ async def start_again(operator: OperatorProcess) -> None:
 async def test_a_queued_job_waits_trains_with_its_share_is_saved_when_preempted_and_goes_on(
     cluster: Cluster,
     kubelet: FakeKubelet,
-    real: OperatorProcess,
+    queueing: OperatorProcess,
     launchers: PlayedLaunchers,
     kueue: PlayedKueue,
 ) -> None:
@@ -53,7 +63,7 @@ async def test_a_queued_job_waits_trains_with_its_share_is_saved_when_preempted_
     await add_nodes(kubelet, 3, {"holdfast": "h100"})
     await kueue.make("resourceflavors", "ResourceFlavor", flavor, spec={"nodeLabels": {"holdfast": "h100"}})
     await kueue.make("workloadpriorityclasses", "WorkloadPriorityClass", urgent, value=70)
-    dying = asyncio.create_task(start_again(real))
+    dying = asyncio.create_task(start_again(queueing))
     await submit(cluster, urgent, nodes={"min": 1, "max": 2, "spares": 1})
     # It waits, and says why in Kueue's words.
     workload = await kueue.until("a Workload")
@@ -91,6 +101,7 @@ async def test_a_queued_job_waits_trains_with_its_share_is_saved_when_preempted_
         await kubelet.end_pod(name, 0)
     finished = await kueue.until("finished", Finished="True")
     assert told(finished)["Admitted"] == "True", "the record of its admission stays, as with other kinds"
+    assert await queueing.metric("holdfast_operator_api_requests_total", code="403") == 0
 
 
 async def test_a_queue_that_this_operator_does_not_serve_keeps_the_job_out(
