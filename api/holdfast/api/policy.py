@@ -105,6 +105,16 @@ class CorruptionPolicy(msgspec.Struct, frozen=True):
     action: FaultAction = FaultAction.EVICT
 
 
+class LinkPolicy(msgspec.Struct, frozen=True):
+    """How the links between nodes are tested before the first round: bytes flow for `flow_s` seconds between each
+    two that are measured, then for `gang_s` in rings of all, and the round waits for no longer than `timeout_s`.
+    """
+
+    flow_s: Seconds = 2.0
+    gang_s: Seconds = 5.0
+    timeout_s: Seconds = 120.0
+
+
 class SpikeLimits(msgspec.Struct, frozen=True):
     """How far a gradient norm may go, in place of what the script says (None: as it says).
 
@@ -244,7 +254,8 @@ class Policy(msgspec.Struct, frozen=True):
     its spec says.
 
     `preflight` is the self-test a member passes before it is given ranks (None: none), `tensor` how many ranks
-    must share one NVLink domain. `memory` None: no snapshots in memory; `interval` None: the script alone says
+    must share one NVLink domain. `links` None: no links between nodes are tested.
+    `memory` None: no snapshots in memory; `interval` None: the script alone says
     when a checkpoint is due; `keep` None: the script alone says how many stay. `condition_actions` and
     `xid_actions` override the catalogues. `observe`: what would be done about a fault is told, and not done.
     `loss` None: no loss that is finite is a fault. `prices` are those of some GPUs, in the currency of `gpu_hour`,
@@ -294,6 +305,7 @@ class Policy(msgspec.Struct, frozen=True):
     budget: Budget | None = None
     team: Name = ""
     reporting: ReportingPolicy | None = None
+    links: LinkPolicy | None = None
     admitted: Nodes | None = None
 
     @property

@@ -79,6 +79,8 @@ class Controller:
         if self._contender(job) is not None:  # seldom: most jobs have the nodes they need
             others = (each for each in self.view.jobs.objects.values() if each.metadata.uid != job.metadata.uid)
             rivals = tuple(each for each in map(self._contender, others) if each is not None)
+        remediations = self.view.remediations_by_node
+        jobs = self.view.jobs.objects.values() if remediations else ()
         observed = Observed(
             job=job,
             spec=spec,
@@ -92,7 +94,8 @@ class Controller:
             refused=refused,
             rivals=rivals,
             left_out=reading.left_out,
-            remediations=self.view.remediations_by_node,
+            remediations=remediations,
+            alive=frozenset(each.metadata.uid for each in jobs),
             capacity=self.view.capacity_of(job),
             capacity_templates=self.view.capacity_templates_of(job),
             queueing=self._queueing(job),

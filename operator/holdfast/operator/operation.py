@@ -78,6 +78,7 @@ class Settings:
     `mode`: observe decides and reports without changing anything, for trying Holdfast on a cluster.
     `cordoning`: consume where another remediator takes nodes out of service.
     `condition_map`: which conditions that others set on nodes count, and as what.
+    `place_labels`: labels of nodes that name a place, and what each names.
     `hand_on`: how what is proved of nodes is handed on to others.
     `remediation_ttl_s`: how long a remediation that succeeded is kept, for people to read.
     `capacity`: how capacity is asked for when pods find no place; `provisioning_class`: of provisioning requests.
@@ -109,6 +110,7 @@ class Settings:
     resync_s: float
     watchdog_ca_file: Path | None = None
     condition_map: ConditionMap = field(default_factory=ConditionMap)
+    place_labels: tuple[tuple[str, str], ...] = ()
     hand_on: HandOn = HandOn.NOTHING
     remediation_ttl_s: float = 86400.0
     capacity: Capacity = Capacity.PODS
@@ -281,6 +283,7 @@ class Operation:
             maintenance_taints=settings.maintenance_taints,
             budget_api=apis.budgets,
             condition_map=settings.condition_map,
+            place_labels=settings.place_labels,
             hand_on=settings.hand_on,
             remediation_ttl_s=settings.remediation_ttl_s,
             capacity=settings.capacity,

@@ -33,6 +33,7 @@ FULL: Values = {
     "operator": {
         "maintenanceTaints": ["x/y"],
         "nodeConditions": [{"type": "Fan.*", "reason": "it's hot", "means": "evict", "part": "gpu"}],
+        "placeLabels": ["example.com/rack=rack", "example.com/rail-0=rail"],
         "extraEnv": [{"name": "A", "value": "b"}],
         "nodeSelector": {"a": "b"},
     },
@@ -489,6 +490,11 @@ def test_rules_for_conditions_reach_the_operator_as_they_were_written() -> None:
     assert json.loads(given.partition("=")[2]) == rules
 
 
+def test_labels_of_places_reach_the_operator() -> None:
+    container = dict(_pods(rendered(FULL)))["Deployment/holdfast-operator"]["containers"][0]
+    assert "--place-labels=example.com/rack=rack,example.com/rail-0=rail" in container["args"]
+
+
 @pytest.mark.parametrize("namespaces", [[], ["a", "b"]], ids=["everywhere", "chosen"])
 def test_an_operator_that_observes_may_write_nothing_but_its_lease_and_what_it_says(namespaces: list[str]) -> None:
     made = rendered({"operator": {"mode": "observe"}, "watchNamespaces": namespaces})
@@ -546,6 +552,7 @@ def test_an_image_is_named_by_registry_tag_or_digest(values: Values, image: str)
         ({"operator": {"mode": "perhaps"}}, "operator/mode"),
         ({"operator": {"handOn": "everything"}}, "operator/handOn"),
         ({"operator": {"nodeConditions": [{"type": "Fan"}]}}, "means"),
+        ({"operator": {"placeLabels": ["example.com/rack"]}}, "placeLabels"),
         ({"operator": {"nodeConditions": [{"type": "Fan", "means": "reboot"}]}}, "nodeConditions/0/means"),
         ({"watchdog": {"replicas": 0}}, "watchdog/replicas"),
         ({"watchdog": {"grants": {"users": {"jane": ["rule"]}}}}, "grants/users/jane"),

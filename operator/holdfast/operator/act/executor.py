@@ -75,6 +75,15 @@ class _Kind(msgspec.Struct, frozen=True):
     kind: str = ""
 
 
+def _holds_up(fault: Fault) -> bool:
+    """Whether the job has to wait until that is done. What others are to be told is no part of it: without the
+    right to tell them, it would wait for ever.
+    """
+    action, error = fault
+    told = isinstance(action, SetNodeHealth | AskForRemediation | ChangeRemediation | EndRemediation)
+    return not told or isinstance(error, Conflicting) or not isinstance(error, Declined)
+
+
 @dataclass(frozen=True)
 class Executor:
     """`owned` are the kinds of what belongs to a job, beside its pods.
@@ -101,7 +110,7 @@ class Executor:
             for action in group:
                 # What ends the job ends what the actions before it still need.
                 ends = isinstance(action, DeleteJob) or (isinstance(action, SetFinalizer) and not action.held)
-                if ends and faults:
+                if ends and any(map(_holds_up, faults)):
                     return faults
                 if (fault := await self._attempt(job, action)) is not None:
                     faults.append(fault)
@@ -167,8 +176,8 @@ class Executor:
             case Cordon(node=node, reason=reason, incident=incident):
                 by = CordonedBy(key, reason, incident, self.wall())
                 await patch_node(view, self.writes, node, lambda whole: cordoned(whole, by))
-            case Uncordon(node=node):
-                await patch_node(view, self.writes, node, lambda whole: uncordoned(whole, key))
+            case Uncordon(node=node, of=of):
+                await patch_node(view, self.writes, node, lambda whole: uncordoned(whole, of or key))
             case SetNodeHealth():
                 await write_health(view, self.writes, action, self.wall())
             case AskForRemediation() | ChangeRemediation() | EndRemediation():

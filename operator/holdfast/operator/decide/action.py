@@ -47,9 +47,10 @@ class Cordon(msgspec.Struct, frozen=True, tag=True):
 
 
 class Uncordon(msgspec.Struct, frozen=True, tag=True):
-    """Take our own taint and annotation off a node."""
+    """Take our own taint and annotation off a node. `of` is the job that took it out; empty: this one."""
 
     node: str
+    of: str = ""
 
 
 class SetNodeHealth(msgspec.Struct, frozen=True, tag=True):

@@ -84,7 +84,8 @@ class Options(msgspec.Struct, frozen=True):
     disruption budgets that the API server knows: policy/v1 since 1.21. `condition_map` says which conditions of
     others on nodes count; a remediation that succeeded is kept for `remediation_ttl_s`. `capacity_api` is the
     version of provisioning requests that the API server knows. `kueue`: jobs with a queue's name wait for Kueue;
-    `kueue_api` is the version of it that the API server knows, empty for none.
+    `kueue_api` is the version of it that the API server knows, empty for none. `place_labels` are labels
+    of nodes, and what of their place each names.
     """
 
     watchdog: str
@@ -96,6 +97,7 @@ class Options(msgspec.Struct, frozen=True):
     budget_api: str = "policy/v1"
     watchdog_ca: str = ""
     condition_map: ConditionMap = ConditionMap()
+    place_labels: tuple[tuple[str, str], ...] = ()
     hand_on: HandOn = HandOn.NOTHING
     remediation_ttl_s: float = 86400.0
     capacity: Capacity = Capacity.PODS
@@ -113,8 +115,8 @@ class Observed(msgspec.Struct, frozen=True):
     one does. `nodes` are all nodes by name. `plan` and `report` are the newest the watchdog showed, None when it
     has not; `heard_age_s` is how long it has been away, 0 while it is connected. `left_out` are the fields that
     the API server dropped from what was applied, None when nobody knows. `remediations` are all that are asked
-    for, by node. `capacity` is what the job asked for, of `capacity_templates`. `queueing` is None where Kueue is
-    not used.
+    for, by node; `alive` are the uids of all jobs then. `capacity` is what the job asked for, of
+    `capacity_templates`. `queueing` is None where Kueue is not used.
     """
 
     job: Job
@@ -130,6 +132,7 @@ class Observed(msgspec.Struct, frozen=True):
     rivals: tuple[Contender, ...] = ()
     left_out: tuple[str, ...] | None = None
     remediations: Mapping[str, Remediation] = {}
+    alive: frozenset[str] = frozenset()
     capacity: tuple[CapacityRequest, ...] = ()
     capacity_templates: tuple[Owned, ...] = ()
     queueing: Queueing | None = None

@@ -213,6 +213,7 @@ def _restart(state: JobState, request: InterventionRequest, now: float) -> Step:
         rewind = Rewind(Restore(Tier.NONE, uri=state.policy.checkpoint_uri, owner=state.incarnation))
         storage = up_to(state.storage, -1)
         state = changed(state, rewind=rewind, checkpoints=(), storage=storage, went_back=(), learning_rate_cuts=())
+    state = changed(state, has_trained=False)  # whoever asks may have changed the script
     if state.round is None:
         return _answer(moved(state, Turn.FORMED_ANEW, failures=()), request, f"the job forms anew{says}")
     recovery = Recovery(reason=f"restarted on request{says}: {request.reason}", entry=Entry.RESPAWN)

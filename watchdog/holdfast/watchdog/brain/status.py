@@ -85,6 +85,8 @@ def status_of(state: JobState, progress: Seen | None, now: float) -> JobStatus:
         tests=tuple(islice(pending_tests(state), REPORTED_TESTS)),
         bill=bill_of(state, now),
         causes=causes_of(state),
+        links=state.links.says,
+        gatherings=state.gatherings,
         tests_total=0 if state.ended_at is not None else len(state.trials),
     )
 
@@ -134,6 +136,15 @@ def pending_tests(state: JobState) -> Iterator[PendingTest]:
     for each in state.trials.values():
         node, turn = by_name[each.member].node, waits_for(state, each)
         yield PendingTest(each.member, node, each.level, each.reason, each.at, each.bars, turn)
+
+
+def tests_of_nodes(state: JobState) -> dict[str, str]:
+    """By node: which test of it is waited for, or else what a test said of its links, in words."""
+    told = dict(state.links.bad)
+    for test in pending_tests(state):
+        waits = f"; waits for {test.waits_for}" if test.waits_for else ""
+        told[test.node] = f"{test.level} self-test pending, {test.reason}{waits}"
+    return told
 
 
 def shown_phase(state: JobState, step_time_s: float | None, now: float) -> JobPhase:
