@@ -451,7 +451,17 @@ def test_a_job_that_is_over_frees_its_quota_when_its_pods_have_ended(
     over = seen(there, report=report(phase, admitted=5))
     assert written(reconcile(over, WITH_KUEUE, NOW))["Finished"] == ("True", reason)
     told = said(there, *RESERVED, ("Finished", "True", reason), admission=admission())
-    assert actions_of(reconcile(seen(told, report=over.report), WITH_KUEUE, NOW), ChangeWorkload) == []
+    after = reconcile(seen(told, report=over.report), WITH_KUEUE, NOW)
+    assert actions_of(after, ChangeWorkload) == []
+    assert [each.reason for each in after.events if each.reason.startswith("Queue")] == []
+
+
+def test_a_failed_job_that_is_restarted_waits_in_its_queue_anew(waiting: Workload) -> None:
+    over = said(admitted(waiting), *RESERVED, ("Finished", "True", "Failed"), admission=admission())
+    outcome = reconcile(seen(over, plan=plan(4, 1), report=report(JobPhase.PENDING, admitted=5)), WITH_KUEUE, NOW)
+    assert actions_of(outcome, CreatePod) == []
+    assert actions_of(outcome, Submit)[0].policy.admitted == 0
+    assert [each.kind for each in actions_of(outcome, Delete)] == [WORKLOAD]
 
 
 def test_without_its_label_it_trains_on_and_its_workload_goes(waiting: Workload) -> None:

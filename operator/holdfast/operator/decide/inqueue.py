@@ -45,7 +45,7 @@ class InQueue:
     """`admitted` is how many nodes it may have, spares among them: 0 none; None: it is in no queue.
 
     `reason` and `says` are those of the condition QueueAdmitted. `workload` is what stands for it, None where
-    there is none. `is_outdated`: it was admitted with other demands than the job has now. `since` is when it was
+    there is none. `is_outdated`: what was admitted is not what the job is now. `since` is when it was
     evicted, in wall seconds. `placement` is what its pods get of the flavors and checks by which it was admitted,
     None while that cannot be told.
     """
@@ -85,6 +85,9 @@ def in_queue(
     there = next((each for each in queueing.workloads if each.metadata.name == name), None)
     if there is None or there.metadata.deletion_timestamp is not None:
         return InQueue(0, *_why_not_queued(metadata, job, queueing, options), there)
+    if there.is_true("Finished"):
+        # Whoever restarts a job that had failed waits in its queue anew: Kueue counts nothing for this one now.
+        return InQueue(0, "Finished", "its Workload is finished and holds no quota", there, is_outdated=True)
     evicted = there.condition("Evicted")
     if evicted is not None and evicted.status == "True":
         says = f"evicted: {evicted.message or evicted.reason}; {_again(there)}"
