@@ -7,6 +7,7 @@ import msgspec
 
 from holdfast.api.condition import Condition
 from holdfast.api.finding import ProvedBy
+from holdfast.api.place import Gathering
 from holdfast.api.rankrecord import Phase
 from holdfast.api.selftest import TestLevel
 from holdfast.api.telemetry import GpuSample, ProcessState, Unreadable
@@ -147,6 +148,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     cost; None without a price, and before the first member joined. `until_step` is the last step that the script
     means to make, None where it does not say. `causes` is how soon the causes of its newest 256 incidents were
     known; None without one. `links` is what the newest test of the links between nodes came to, empty without one.
+    `gatherings` are the places behind which faults of all jobs gather and this one has nodes.
     """
 
     job: str
@@ -180,6 +182,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     until_step: int | None = None
     causes: Causes | None = None
     links: str = ""
+    gatherings: tuple[Gathering, ...] = ()
 
 
 class RankStatus(msgspec.Struct, frozen=True):

@@ -104,6 +104,7 @@ def _facts(status: SeenStatus) -> list[tuple[str, str]]:
         ("evictions", number(status.evictions)),
         ("incidents", f"{number(status.incidents_open)} open, {number(status.incidents_total)} in all"),
         ("avoided nodes", UNKNOWN if avoided is None else ", ".join(avoided) or "none"),
+        *(("faults gather" if place == 0 else "", each.says) for place, each in enumerate(status.gatherings)),
     ]
 
 

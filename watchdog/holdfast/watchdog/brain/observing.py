@@ -253,6 +253,7 @@ def _facts(state: JobState, would: Step, event: Event, now: float, act: Act) -> 
         state,
         suspicions=seen.suspicions,
         racks=seen.racks,
+        places=seen.places,
         unready=seen.unready,
         unhealthy_from=seen.unhealthy_from,
     )

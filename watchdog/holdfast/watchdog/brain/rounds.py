@@ -89,7 +89,7 @@ def next_round(state: JobState, policy: Policy, recovery: Recovery, now: float) 
     # A round that broke at once broke for more members than are known yet.
     if (at := _rest_is_known_at(state)) is not None and now < at:
         return None, ""
-    present, wanted = state.eligible_count(), policy.nodes_max
+    present, wanted = state.eligible_count(), policy.members_wanted
     if links_bar(state):
         says = f"{present} of {wanted} members are ready; waiting for {being_tested(state)}"
         return Turn.TESTING, _with_obstacles(state, says)
@@ -102,7 +102,7 @@ def next_round(state: JobState, policy: Policy, recovery: Recovery, now: float) 
             turn = Turn.TESTING if tested else Turn.GATHERING if size else Turn.TOO_FEW
             says = f"{present} of {wanted} members joined"
             if tested:
-                says = f"{present} of {policy.nodes_max} members are ready; waiting for {being_tested(state)}"
+                says = f"{present} of {wanted} members are ready; waiting for {being_tested(state)}"
             return turn, _with_obstacles(state, says)
     # This is asked for each of thousands that come back: who would be seated where is not.
     if not size:
@@ -214,7 +214,7 @@ def _show(state: JobState, recovery: Recovery, formed: Round, now: float) -> Ste
 
 def legal_size(policy: Policy, present: int) -> int:
     """The largest number of members, at most `present`, that makes a legal world; 0 when there is none."""
-    sizes = range(min(present, policy.nodes_max), policy.nodes_min - 1, -1)
+    sizes = range(min(present, policy.members_wanted), policy.nodes_min - 1, -1)
     return next((size for size in sizes if policy.world_sizes_allow(size)), 0)
 
 
@@ -227,7 +227,13 @@ def seated(state: JobState, policy: Policy) -> tuple[Member, ...]:
         # A cold newcomer would make everybody wait for its torch import; it joins once it is warm.
         newcomers = [member for member in newcomers if member.warm]
     newcomers.sort(
-        key=lambda member: (state.is_last_choice(member.node), not member.warm, member.joined_at, member.name)
+        key=lambda member: (
+            state.is_last_choice(member.node),
+            bool(state.gathered_at(member.node)),
+            not member.warm,
+            member.joined_at,
+            member.name,
+        )
     )
     waiting = iter(newcomers)
     order = [eligible.get(name) or next(waiting, None) for name in places]
@@ -239,7 +245,9 @@ def _staying(state: JobState, policy: Policy) -> tuple[Member, ...]:
     eligible = state.eligible()
     if not state.departures:
         return eligible
-    wanted = min(len(state.round.ranks), policy.nodes_max) if state.round is not None else policy.nodes_max
+    wanted = (
+        min(len(state.round.ranks), policy.members_wanted) if state.round is not None else policy.members_wanted
+    )
     kept = set(state.leaving_last()[: max(0, wanted - state.ready_count())])
     staying = tuple(each for each in eligible if each.name not in state.leaving or each.name in kept)
     return staying if legal_size(policy, len(staying)) else eligible
@@ -251,7 +259,7 @@ def can_grow(state: JobState) -> bool:
     if state.round is None or policy is None or policy.observe:
         return False
     size = len(state.round.ranks)
-    if size >= policy.nodes_max or legal_size(policy, state.eligible_count()) <= size:
+    if size >= policy.members_wanted or legal_size(policy, state.eligible_count()) <= size:
         return False  # nearly always so; whom to take in need not be looked at
     ranked = state.ranked()
     ready = [

@@ -112,9 +112,10 @@ def _hold(state: JobState, now: float) -> Step:
             return stay(state)
         after = moved(state, Turn.RESUMED, recovery=Recovery(reason="resumed on request"))
         return Step(after, (), Reason("resumed", "resumed on request"))
-    # Each of the two has to let it go.
+    # Each of the three has to let it go.
     by_spec = state.policy is not None and state.policy.suspend
-    who = ["on request"] * state.paused + ["by the job's spec"] * by_spec
+    by_queue = state.policy is not None and state.policy.admitted == 0
+    who = ["on request"] * state.paused + ["by the job's spec"] * by_spec + ["by the cluster's queue"] * by_queue
     says = f"suspended {' and '.join(who)}"
     if is_suspended:
         by, semicolon, saved = state.reason.partition(";")

@@ -10,11 +10,13 @@ from holdfast.api.checkpoint import StoredCheckpoint
 from holdfast.api.finding import FindingKind, ProvedBy, Slowness
 from holdfast.api.incident import Incident, IncidentState, Rung
 from holdfast.api.learningrate import LearningRateCut
+from holdfast.api.place import Gathering, Place
 from holdfast.api.plan import NodeOrder, Plan
 from holdfast.api.policy import Offer, Policy
 from holdfast.api.round import Desired, Entry, Follows, Restore, Round
 from holdfast.api.selftest import LinkTest, TestLevel, UsualLink
 from holdfast.api.status import Checkpoint, JobPhase
+from holdfast.watchdog.brain.gatherings import behind
 from holdfast.watchdog.brain.ledger import Ledger
 from holdfast.watchdog.brain.ledgerofbefore import LedgerOfBefore
 from holdfast.watchdog.brain.roster import Member, MemberState, Roster
@@ -284,13 +286,15 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     self-tests that are waited for by member, `fit` whom the spec does not suit, `tested_at` when a node last
     passed a test, `digests` what was computed by whom: check and kind of device, result, nodes. `probation` are
     nodes that are being trusted again, `reputed` those avoided for what other jobs know of them. `racks` are
-    the failure domains of nodes, `sold` what they are and how they are paid for,
-    as far as the cluster tells. `paced_at` is when a checkpoint was last asked
+    the failure domains of nodes, `places` what they share with others, `sold` what they are and how they are paid
+    for, as far as the cluster tells. `gatherings` are the places behind which faults of all jobs gather.
+    `paced_at` is when a checkpoint was last asked
     for because it was due, `storage_restores` how many faults needed one. `went_back` tells
     why the job went back for what its losses were, NaN or too high. `ended_at` is when the
     job succeeded or failed, None while it goes on. `publishes` once the script has said
     anything of its steps; of one that never does, `signed_at` is when the newest round first showed a sign of
-    training. `described` is the digest of how rank 0 said it was started, last. `departed` are nodes that went
+    training. `has_trained` once a step or such a sign was seen since it was submitted, or restarted on request.
+    `described` is the digest of how rank 0 said it was started, last. `departed` are nodes that went
     from the cluster while they were avoided: a machine of that name may come back. `learning_rate_cuts` are those
     made in the history that goes on, oldest first. `follows` is what the script does of a restore directive (None:
     Unknown), `until_step` the last step it means to make (None: it does not say). `slow` are ranks that were found
@@ -359,6 +363,7 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     went_back: tuple[WentBack, ...] = msgspec.field(default=(), name="non_finite")
     publishes: bool = False
     signed_at: float | None = None
+    has_trained: bool = False
     storage: Storage | None = None
     described: str = ""
     asked: RewindAsked | None = None
@@ -369,11 +374,13 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     slow: tuple[SlowRanks, ...] = ()  # oldest first, bounded
     slowed_rank_s: float = 0.0
     links: LinksTested = LinksTested()
+    places: dict[str, tuple[Place, ...]] = {}
+    gatherings: tuple[Gathering, ...] = ()
 
     @property
     def held(self) -> bool:
-        """Whether nothing of the job may run: somebody paused it, or its spec suspends it."""
-        return self.paused or (self.policy is not None and self.policy.suspend)
+        """Whether nothing of the job may run: it is paused, its spec suspends it, or its queue keeps it out."""
+        return self.paused or (self.policy is not None and self.policy.is_kept_out)
 
     @cached_property
     def leaving(self) -> frozenset[str]:
@@ -410,6 +417,10 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     def is_last_choice(self, node: str) -> bool:
         """Whether the node is given ranks after all others: it is on probation, or was slow."""
         return node in self.probation or any(each.node == node and each.is_last_choice for each in self.slow)
+
+    def gathered_at(self, node: str) -> tuple[Gathering, ...]:
+        """The named places that the node is behind."""
+        return behind(self.gatherings, self.places.get(node, ()))
 
     @property
     def avoided_nodes(self) -> frozenset[str]:

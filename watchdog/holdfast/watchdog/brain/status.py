@@ -86,6 +86,7 @@ def status_of(state: JobState, progress: Seen | None, now: float) -> JobStatus:
         bill=bill_of(state, now),
         causes=causes_of(state),
         links=state.links.says,
+        gatherings=state.gatherings,
         tests_total=0 if state.ended_at is not None else len(state.trials),
     )
 
@@ -175,6 +176,7 @@ def report_of(state: JobState, progress: Progress | None, trouble: str | None, n
         status=with_trouble(status_of(state, progress, now), trouble),
         generation=state.policy.generation if state.policy else None,
         uid=state.policy.uid if state.policy else "",
+        admitted=state.policy.admitted if state.policy else None,
         incidents=state.incidents[: -REPORTED_INCIDENTS - 1 : -1],
         trouble=trouble,
     )
@@ -193,7 +195,7 @@ def membership_of(state: JobState, shown: JobPhase) -> Membership:
     Who must pass a self-test first, or does not suit the job, is neither; nor is anybody of a job that is over.
     Who joined is ready, but for a job that is shown as Stalled: nobody sees any of them train.
     """
-    wanted = state.policy.nodes_max if state.policy else 0
+    wanted = state.policy.members_wanted if state.policy else 0
     if state.ended_at is not None:
         return Membership(wanted=wanted, ready=0, spares=0, joined=0)
     tested = {name for name, each in state.trials.items() if each.bars}

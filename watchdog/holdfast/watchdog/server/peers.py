@@ -389,6 +389,7 @@ def _take_from_operator(host: JobHost, message: FromOperator) -> None:
                 message.offer,
                 holding,
                 message.remediated,
+                message.places,
             )
             host.see(event.NodeChanged(*told))
         case PodObserved():
