@@ -17,7 +17,7 @@ from figure import Figure, measured, publish
 from kube.queues import QUOTA, WITHIN_S, Count, Team, stage, told
 
 SAVED_STEP: Final = 7  # what a played launcher saves
-# A save takes no time here, nor does the end of a pod: what is left is two looks of Kueue and some of the operator.
+# A save takes no time here, nor does the end of a pod: what is left is two looks of Kueue, some of the operator.
 PREEMPTED_S_MAX: Final = 30.0
 
 
