@@ -13,7 +13,7 @@ from holdfast.api.plan import NodeState, PodEnd, PodState
 from holdfast.api.policy import Offer, Policy
 from holdfast.api.round import Follows, Reentry, Tier
 from holdfast.api.runmanifest import RunManifest
-from holdfast.api.selftest import CheckResult, TestLevel, Verdict
+from holdfast.api.selftest import CheckResult, Judged, TestLevel, Verdict
 from holdfast.api.telemetry import RankNonFinite
 
 
@@ -186,6 +186,7 @@ class MemberTested(msgspec.Struct, frozen=True, tag=True):
     verdict: Verdict
     checks: tuple[CheckResult, ...] = ()
     says: str = ""
+    links: Judged | None = None
 
 
 class NodeDeparting(msgspec.Struct, frozen=True, tag=True):

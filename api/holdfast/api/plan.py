@@ -122,7 +122,7 @@ class JobReport(msgspec.Struct, frozen=True, tag=True):
 
     `generation` is that of the newest policy the watchdog took, None when nobody has submitted the job to it;
     `uid` is that of the TrainingJob it came from; `incidents` are the newest ten, newest first; `trouble` is why
-    nothing can be decided now, None while all is well.
+    nothing can be decided now, None while all is well. `admitted` is that of the policy.
     """
 
     status: JobStatus
@@ -130,6 +130,7 @@ class JobReport(msgspec.Struct, frozen=True, tag=True):
     uid: str = ""
     incidents: tuple[Incident, ...] = ()
     trouble: str | None = None
+    admitted: int | None = None
 
 
 FromOperator = OperatorHello | NodeObserved | PodObserved

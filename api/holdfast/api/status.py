@@ -147,8 +147,8 @@ class JobStatus(msgspec.Struct, frozen=True):
     could not do what `faultPolicy.loss` asks for, empty while nothing speaks against it. `bill` is what it has
     cost; None without a price, and before the first member joined. `until_step` is the last step that the script
     means to make, None where it does not say. `causes` is how soon the causes of its newest 256 incidents were
-    known; None without one. `gatherings` are the places behind which faults of all jobs gather and this one has
-    nodes.
+    known; None without one. `links` is what the newest test of the links between nodes came to, empty without one.
+    `gatherings` are the places behind which faults of all jobs gather and this one has nodes.
     """
 
     job: str
@@ -181,6 +181,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     bill: Bill | None = None
     until_step: int | None = None
     causes: Causes | None = None
+    links: str = ""
     gatherings: tuple[Gathering, ...] = ()
 
 
@@ -221,7 +222,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
 
     `unreadable` are sources of which nothing is known. `avoided` is why the job keeps away from it, empty while it
     does not; `known` is what all jobs together hold against it, empty when nothing. `tested` is the self-test that
-    one of its members was asked for and has not answered, empty when none.
+    one of its members was asked for and has not answered, or what a test said of its links; empty when none.
     """
 
     node: str

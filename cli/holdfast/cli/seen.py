@@ -59,6 +59,7 @@ class SeenStatus(msgspec.Struct, frozen=True):
     tests: tuple[PendingTest, ...] | None = None
     tests_total: int | None = None
     unfollowed: str | None = None
+    links: str | None = None
     bill: Bill | None = None
     causes: Causes | None = None
     until_step: int | None = None

@@ -470,6 +470,19 @@ def test_an_operator_asks_for_capacity_only_where_it_may() -> None:
         assert len({"podtemplates", "provisioningrequests"} & {*resources}) == counted
 
 
+@pytest.mark.parametrize("mode", ["act", "observe"])
+def test_an_operator_writes_workloads_of_kueue_only_where_it_is_used_and_acts(mode: str) -> None:
+    for enabled in (False, True):
+        made = rendered({"kueue": {"enabled": enabled}, "operator": {"mode": mode}})
+        rules = one(made, "ClusterRole", "hf-holdfast-operator")["rules"]
+        may = {resource: set(rule["verbs"]) for rule in rules for resource in rule["resources"]}
+        assert ("resourceflavors" in may, "priorityclasses" in may) == (enabled, enabled)
+        assert ("create" in may.get("workloads", ())) == (enabled and mode == "act")
+        assert may.get("workloads/status", set()) == ({"patch"} if enabled and mode == "act" else set())
+        container = dict(_pods(made))["Deployment/holdfast-operator"]["containers"][0]
+        assert ("--kueue" in container["args"]) == enabled
+
+
 def test_rules_for_conditions_reach_the_operator_as_they_were_written() -> None:
     rules = FULL["operator"]["nodeConditions"]
     container = dict(_pods(rendered(FULL)))["Deployment/holdfast-operator"]["containers"][0]

@@ -23,7 +23,7 @@ from holdfast.api.event import (
     PodChanged,
 )
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
-from holdfast.api.incident import Incident, Moment
+from holdfast.api.incident import Incident, Moment, Rung
 from holdfast.api.nodecondition import CAUSE_PREFIX
 from holdfast.api.plan import NodeState, PodEnd, PodState
 from holdfast.api.policy import DRAIN_GRACE_S
@@ -190,6 +190,10 @@ LEAVING_S = 25.0
 UNREADY_KEPT = 16_384
 RACKS_KEPT = 65_536
 DEPARTED_KEPT = 256
+# A node that was left so often for a condition of others that comes and goes stays out until somebody returns it.
+TIMES_LEFT = 3
+TIMES_LEFT_WITHIN_S = 86400.0
+LEAVING = (Rung.SWAP, Rung.SHRINK)
 
 
 def node_changed(state: JobState, event: Event, now: float) -> Step:
@@ -241,7 +245,19 @@ def _mended(state: JobState, event: NodeChanged) -> ConditionOver | None:
     )
     if incident is None or not incident.cause.startswith(CAUSE_PREFIX) or incident.cause in event.holding:
         return None
+    if _times_left_for(state, incident) >= TIMES_LEFT:
+        return None  # it would be raised again, and each time costs an eviction of the budget for real faults
     return ConditionOver(event.node, incident.cause, f"{incident.cause} is over")
+
+
+def _times_left_for(state: JobState, last: Incident) -> int:
+    """How often the node was left for the cause of that incident, within a day before it."""
+    return sum(
+        (each.culprit.node, each.cause) == (last.culprit.node, last.cause)
+        and each.detected_at > last.detected_at - TIMES_LEFT_WITHIN_S
+        and any(action.rung in LEAVING for action in each.actions)
+        for each in state.incidents
+    )
 
 
 def _node_is(state: JobState, event: NodeChanged, now: float) -> Step:

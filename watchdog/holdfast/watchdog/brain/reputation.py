@@ -23,6 +23,7 @@ import msgspec
 from holdfast.api.condition import ConditionKind
 from holdfast.api.finding import SENSED, Confidence, FindingKind
 from holdfast.api.incident import Incident
+from holdfast.api.nodecondition import is_by_jobs
 from holdfast.api.policy import XidAction
 from holdfast.api.xid import CATALOGUE, XidClass, XidEntry
 
@@ -70,7 +71,7 @@ def is_of_the_node(kind: FindingKind, cause: str) -> bool:
     if kind is FindingKind.XID:
         entry = xid_of(cause)
         return entry is not None and entry.blames is XidClass.HARDWARE
-    return kind in SENSED and cause not in BY_JOBS
+    return kind in SENSED and cause not in BY_JOBS and not is_by_jobs(cause)
 
 
 def xid_of(cause: str) -> XidEntry | None:

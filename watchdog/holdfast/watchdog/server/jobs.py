@@ -275,7 +275,7 @@ def _requested(body: bytes, host: JobHost) -> InterventionRequest:
 async def intervene(request: web.Request) -> web.Response:
     """Take an intervention and answer with its outcome: 200 when it is known, 202 while it is pending."""
     host = hosted(request)
-    outcome = await host.intervene(_requested(await request.read(), host))
+    outcome = await host.interventions.ask(_requested(await request.read(), host))
     return answer(outcome, status=202 if outcome.state is InterventionState.PENDING else 200)
 
 
