@@ -42,10 +42,10 @@ class FleetReport(msgspec.Struct, frozen=True):
     watched.
 
     `all` is the rate of all interruptions, `tables` are the same told apart: "kind" by kind of fault, "hour" by
-    hour of the day in UTC, "temperature" by that of the node's hottest GPU in degrees Celsius, and one by each kind of
-    place that is known, such as "rack", "switch" and "driver". `node_failures_per_day` is how often a node fails,
-    as checkpoints are paced by; None while too little was watched to go by it. `gatherings` are the places behind
-    which faults gather, the least likely by chance first.
+    hour of the day in UTC, "temperature" by that of the node's hottest GPU in degrees Celsius, and one by each
+    kind of place that is known, such as "rack", "switch" and "driver". `node_failures_per_day` is how often a
+    node fails, as checkpoints are paced by; None while too little was watched to go by it. `gatherings` are the
+    places behind which faults gather, the least likely by chance first.
     """
 
     at: float
