@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from holdfast.agent.launch import forking
 from holdfast.agent.launch.forkserver import ForkServer
