@@ -65,7 +65,8 @@ class LearnedImports:
 
     def leave(self, worked: PreloadList) -> None:
         """Take in that a warm parent has worked through the list, and what it had to leave."""
-        tried = PreloadList(self.wanted.modules, worked.left, proven=worked.modules == self.wanted.modules)
+        units = PreloadList(self.wanted.modules, worked.left).units()  # it may have grown meanwhile
+        tried = PreloadList(self.wanted.modules, worked.left, proven=units.keys() <= worked.units().keys())
         if tried != self.wanted:
             self.wanted = tried
             self._keep()
