@@ -25,6 +25,8 @@ from holdfast.agent.launch.warmparents import WarmParents, list_file
 REQUEST = Fork(1, "rank0", EntrypointKind.SCRIPT, ("train.py",), {}, "/", "/log")
 LEFT: list[PreloadList] = []
 
+PROVEN = PreloadList(("transformers",), proven=True)
+
 
 class FakeServer:
     """A `ForkServer` without a process."""
@@ -80,7 +82,7 @@ def installed(folder: Path) -> Ready:
 async def test_a_worker_waits_for_the_parent_that_imports_what_it_needs(
     parents: WarmParents, tmp_path: Path
 ) -> None:
-    parents.season(PreloadList(("transformers",)))
+    parents.season(PROVEN)
     plain, seasoned = FakeServer.made
     assert seasoned.wanted == list_file(tmp_path, 1)
     plain.is_now(Ready(warm=True))
@@ -93,7 +95,7 @@ async def test_a_worker_waits_for_the_parent_that_imports_what_it_needs(
 
 
 async def test_nobody_waits_for_a_parent_of_no_use(parents: WarmParents) -> None:
-    parents.season(PreloadList(("transformers",)))
+    parents.season(PROVEN)
     plain, seasoned = FakeServer.made
     parents.fork(REQUEST)
     seasoned.is_now(Ready(warm=False, reason="2 threads run"))
@@ -103,13 +105,23 @@ async def test_nobody_waits_for_a_parent_of_no_use(parents: WarmParents) -> None
 
 async def test_nobody_waits_long_for_an_import(parents: WarmParents, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warmparents, "IMPORTING_S", 0.0)
-    parents.season(PreloadList(("transformers",)))
+    parents.season(PROVEN)
     plain, seasoned = FakeServer.made
     parents.fork(REQUEST)
     for _ in range(2):
         await asyncio.sleep(0)
     parents.fork(REQUEST)
     assert (len(plain.forked), len(seasoned.forked)) == (2, 0)
+
+
+async def test_nobody_waits_for_what_is_imported_for_the_first_time(parents: WarmParents, tmp_path: Path) -> None:
+    """It may take several tries, of which each begins anew."""
+    parents.season(PreloadList(("transformers",)))
+    plain, seasoned = FakeServer.made
+    parents.fork(REQUEST)
+    seasoned.is_now(installed(tmp_path))
+    parents.fork(REQUEST)
+    assert (len(plain.forked), len(seasoned.forked)) == (1, 1)
 
 
 async def test_what_was_installed_anew_is_not_used_and_made_anew(parents: WarmParents, tmp_path: Path) -> None:
