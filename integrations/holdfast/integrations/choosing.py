@@ -1,6 +1,6 @@
 """Which of a framework's complete checkpoints a round goes on from: by the rules that ours are chosen by. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from holdfast.api.checkpoint import Standing, restore_order
 from holdfast.api.errors import Damaged
@@ -45,10 +45,21 @@ def owned(found: Sequence[Marked], owner: str) -> list[Marked]:
 
 
 def superseded(line: Sequence[Marked], count: int, standing: Standing) -> list[Marked]:
-    """Those of `line`, newest first, that nobody needs: not the newest `count`, nor the newest that a rewind would
-    go back to.
-    """
+    """Those of `line`, newest first, that nobody needs: not the newest `count`, nor the one to rewind to."""
+    goal = rewind_goal(line, standing)
+    return [each for each in line[count:] if goal is None or each.name != goal.name]
+
+
+def rewind_goal(line: Sequence[Marked], standing: Standing) -> Marked | None:
+    """The one of `line`, newest first, that a rewind would go back to; None: there is none."""
     limit, verified = standing.unhealthy_from, standing.verified
     sound = [each for each in restore_order(line, limit) if verified is None or each.step <= verified]
-    needed = {each.name for each in (*line[:count], *sound[:1])}
-    return [each for each in line if each.name not in needed]
+    return sound[0] if sound else None
+
+
+def surplus(names: Sequence[str], limit: int | None, needed: Collection[str]) -> list[str]:
+    """Of folders `names`, oldest first, those to delete so that `limit` of them stay (None or 0: all of them);
+    those `needed` stay in any case.
+    """
+    count = max(0, len(names) - limit) if limit and limit > 0 else 0
+    return [each for each in names if each not in needed][:count]

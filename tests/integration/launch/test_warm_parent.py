@@ -87,12 +87,12 @@ class Parent:
         return ended
 
 
-def start_parent(wanted: Path | None = None, **variables: str) -> Parent:
-    """`wanted` is the file of what to import beside torch."""
+def start_parent(wanted: Path | None = None, *script: str, **variables: str) -> Parent:
+    """`wanted` is the file of what to import beside torch, for a script of these arguments."""
     ours, theirs = socket.socketpair()
     ours.settimeout(patient(60))
     command = [sys.executable, "-m", "holdfast.agent.launch.warm_parent", str(theirs.fileno()), "torch"]
-    command += [] if wanted is None else [str(wanted)]
+    command += [] if wanted is None else [str(wanted), *script]
     environment = {**os.environ, **variables, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, start_new_session=True)
     theirs.close()

@@ -224,6 +224,17 @@ def test_the_script_is_never_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert answer(["doctor", str(path)], Program.HOLDFAST) == 1
 
 
+@pytest.mark.parametrize(
+    "text", ["x = " + "-" * 100_000 + "1", "x = 1\0", "# coding: latin-99", "x = " + "(" * 5000]
+)
+def test_a_file_that_python_cannot_read_is_a_finding(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text(f"{text}\n")
+    assert answer(["doctor", str(tmp_path / "train.py")], Program.HOLDFAST) == 1
+    assert "FAIL  syntax" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("name", "fix"), [("none.py", "there is no such file"), ("a.ipynb", "nbconvert")])
 def test_what_is_no_script_is_refused_with_the_fix(
     tmp_path: Path, name: str, fix: str, capsys: pytest.CaptureFixture[str]

@@ -5,7 +5,7 @@ import pytest
 from holdfast.api.checkpoint import Standing
 from holdfast.api.errors import Damaged
 from holdfast.api.round import Restore, Tier
-from holdfast.integrations.choosing import behind, choice, common, owned, superseded
+from holdfast.integrations.choosing import behind, choice, common, owned, superseded, surplus
 from holdfast.integrations.marks import Mark, Marked
 
 
@@ -61,3 +61,11 @@ def test_the_newest_stay_and_the_newest_that_a_rewind_would_take() -> None:
     assert [each.step for each in superseded(found, 2, Standing())] == [30, 20, 10]
     assert [each.step for each in superseded(found, 2, Standing(unhealthy_from=25))] == [30, 10]
     assert [each.step for each in superseded(found, 2, Standing(verified=10))] == [30, 20]
+
+
+def test_a_framework_s_limit_deletes_the_oldest_that_nobody_needs() -> None:
+    names = ["a", "b", "c", "d"]
+    assert surplus(names, 2, {"d"}) == ["a", "b"]
+    assert surplus(names, 1, {"b", "d"}) == ["a", "c"]
+    assert surplus(names, 4, set()) == []
+    assert [surplus(names, limit, set()) for limit in (None, 0, -1)] == [[], [], []]

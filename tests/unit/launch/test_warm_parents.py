@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from holdfast.agent.launch import warmparents
-from holdfast.agent.launch.forking import EntrypointKind, Fork, GroupGone, Preload, Ready
-from holdfast.agent.launch.preload import PreloadList, read_list, stamp_of
-from holdfast.agent.launch.warmparents import LIST_FILE, WarmParents
+from holdfast.agent.launch.forking import EntrypointKind, Fork, GroupGone, Ready
+from holdfast.agent.launch.preload import PreloadList, leave_what_killed, read_list, stamp_of, trying_file
+from holdfast.agent.launch.settings import Entrypoint
+from holdfast.agent.launch.warmparents import WarmParents, list_file
 
 REQUEST = Fork(1, "rank0", EntrypointKind.SCRIPT, ("train.py",), {}, "/", "/log")
+LEFT: list[PreloadList] = []
 
 
 class FakeServer:
@@ -48,13 +50,14 @@ class FakeServer:
 @pytest.fixture
 def parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WarmParents:
     FakeServer.made = []
+    LEFT.clear()
     monkeypatch.setattr(warmparents, "ForkServer", FakeServer)
     return WarmParents(
-        preload=Preload.TORCH,
+        entrypoint=Entrypoint(EntrypointKind.SCRIPT, REQUEST.argv),
         environment={},
         run_dir=tmp_path,
         on_message=lambda message: None,
-        on_left=lambda worked: None,
+        on_left=LEFT.append,
     )
 
 
@@ -64,20 +67,39 @@ def installed(folder: Path) -> Ready:
     return Ready(warm=True, loaded=1, files=(str(file),), stamp=stamp_of([str(file)]))
 
 
-async def test_a_worker_comes_from_the_parent_that_holds_more_once_it_is_ready(
+async def test_a_worker_waits_for_the_parent_that_imports_what_it_needs(
     parents: WarmParents, tmp_path: Path
 ) -> None:
     parents.season(PreloadList(("transformers",)))
     plain, seasoned = FakeServer.made
-    assert seasoned.wanted == tmp_path / LIST_FILE
+    assert seasoned.wanted == list_file(tmp_path, 1)
+    plain.is_now(Ready(warm=True))
+    parents.fork(REQUEST)
+    parents.fork_plain(REQUEST)
+    assert (len(plain.forked), len(seasoned.forked)) == (1, 0)
+    seasoned.is_now(installed(tmp_path))
+    parents.fork(REQUEST)
+    assert (len(plain.forked), len(seasoned.forked)) == (1, 2)
+
+
+async def test_nobody_waits_for_a_parent_of_no_use(parents: WarmParents) -> None:
+    parents.season(PreloadList(("transformers",)))
+    plain, seasoned = FakeServer.made
     parents.fork(REQUEST)
     seasoned.is_now(Ready(warm=False, reason="2 threads run"))
     parents.fork(REQUEST)
     assert (len(plain.forked), len(seasoned.forked)) == (2, 0)
-    seasoned.is_now(installed(tmp_path))
+
+
+async def test_nobody_waits_long_for_an_import(parents: WarmParents, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warmparents, "IMPORTING_S", 0.0)
+    parents.season(PreloadList(("transformers",)))
+    plain, seasoned = FakeServer.made
     parents.fork(REQUEST)
-    parents.fork_plain(REQUEST)
-    assert (len(plain.forked), len(seasoned.forked)) == (3, 1)
+    for _ in range(2):
+        await asyncio.sleep(0)
+    parents.fork(REQUEST)
+    assert (len(plain.forked), len(seasoned.forked)) == (2, 0)
 
 
 async def test_what_was_installed_anew_is_not_used_and_made_anew(parents: WarmParents, tmp_path: Path) -> None:
@@ -89,7 +111,7 @@ async def test_what_was_installed_anew_is_not_used_and_made_anew(parents: WarmPa
     parents.fork(REQUEST)
     assert (len(plain.forked), len(seasoned.forked)) == (1, 0)
     assert len(FakeServer.made) == 3
-    assert read_list(tmp_path / LIST_FILE) == wanted
+    assert read_list(list_file(tmp_path, 2)) == wanted
 
 
 async def test_a_parent_that_is_replaced_ends_with_the_last_of_its_workers(
@@ -107,6 +129,38 @@ async def test_a_parent_that_is_replaced_ends_with_the_last_of_its_workers(
     seasoned.on_message(GroupGone(7))
     await asyncio.sleep(0)
     assert seasoned.ended
+
+
+async def test_what_a_parent_imports_when_it_is_replaced_is_not_taken_for_what_killed_it(
+    parents: WarmParents, tmp_path: Path
+) -> None:
+    parents.season(PreloadList(("transformers",)))
+    await asyncio.sleep(0)
+    first = FakeServer.made[1]
+    assert first.wanted is not None
+    trying_file(first.wanted).write_text("transformers")
+    longer = PreloadList(("transformers", "datasets"))
+    parents.season(longer)
+    second = FakeServer.made[2]
+    assert second.wanted is not None
+    leave_what_killed(second.wanted)
+    assert read_list(second.wanted) == longer
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert first.ended
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["preload-2.json"]
+
+
+async def test_what_a_replaced_parent_had_to_leave_is_no_news(parents: WarmParents, tmp_path: Path) -> None:
+    parents.season(PreloadList(("transformers",)))
+    first = FakeServer.made[1]
+    first.is_idle = False
+    parents.season(PreloadList(("transformers", "datasets")))
+    first.on_message(Ready(warm=True))
+    assert not LEFT
+    FakeServer.made[2].on_message(Ready(warm=True))
+    (told,) = LEFT
+    assert told.modules == ("transformers", "datasets")
 
 
 async def test_the_same_list_again_and_an_empty_one_make_no_other_parent(parents: WarmParents) -> None:

@@ -117,7 +117,7 @@ class Launcher:
             memory=self._transfer.place,
         )
         self._testing = Testing()
-        self._test_process = TestProcess(settings.run_dir, settings.log_dir, settings.member)
+        self._test_process = TestProcess(settings.run_dir, settings.log_dir, settings.member, settings.address)
         self._asked: dict[int, _Started] = {}  # by ticket, until the process id is known
         self._workers: dict[int, _Started] = {}  # by process id
         self._failures: dict[int, WorkerFailure] = {}
@@ -134,7 +134,7 @@ class Launcher:
             run_dir=settings.run_dir, on_message=self._take_from_worker, on_detached=self._set.detached
         )
         self._parents = WarmParents(
-            preload=forking.preload_for(settings.entrypoint.kind),
+            entrypoint=settings.entrypoint,
             environment=settings.environment,
             run_dir=settings.run_dir,
             on_message=self._take_from_warm_parent,
@@ -177,6 +177,7 @@ class Launcher:
                 await self._control.open()
                 stack.push_async_callback(self._control.close)
                 await stack.enter_async_context(self._transfer)  # workers write to its memory until they end
+                self._parents.season(self._habits.wanted)
                 for work in (
                     self._parents.run(),
                     _every(logs.TEE_INTERVAL_S, self._follower.copy),
@@ -301,7 +302,6 @@ class Launcher:
         match message:
             case forking.Ready(warm=True):
                 self._connection.report(Warmed())
-                self._parents.season(self._habits.wanted)
             case forking.Ready():
                 log.warning("workers start cold reason=%s", message.reason)
             case forking.Forked() if self._testing.has_ticket(message.ticket):

@@ -82,8 +82,9 @@ def read_script(path: Path) -> Script:
             reader.visit(ast.parse(file.read_bytes(), str(file)))
         except SyntaxError as error:
             refused.append(f"{file.name}:{error.lineno}: {error.msg}")
-        except (OSError, ValueError, RecursionError) as error:
-            refused.append(f"{file.name}: {error}")
+        except (OSError, ValueError, RecursionError, MemoryError) as error:
+            # Of what is nested too deeply Python's parser says nothing but that it has no memory for it.
+            refused.append(f"{file.name}: {error or 'it is nested too deeply to be read'}")
         readers.append(reader)
         for beside in _beside(path.parent, reader.imports):
             if beside not in seen:

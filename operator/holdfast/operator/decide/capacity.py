@@ -92,7 +92,7 @@ def _told(what: str, condition: Condition) -> str:
 
 def _asked(ctx: Context, job: TrainingJob, count: int) -> tuple[Action, ...]:
     """The template of the job's own pods, then the request that names it."""
-    pod = blueprint(job, ctx.options, ctx.avoided).manifest
+    pod = blueprint(job, ctx.options, ctx.avoided, ctx.queue.placement).manifest
     metadata = {key: value for key, value in pod["metadata"].items() if key in ("labels", "annotations")}
     template = _manifest("v1", TEMPLATE, ctx.metadata, {"template": {"metadata": metadata, "spec": pod["spec"]}})
     podset = {"count": count, "podTemplateRef": {"name": ctx.metadata.name}}

@@ -24,7 +24,7 @@ from holdfast.watchdog.brain import costs
 from holdfast.watchdog.brain.history import vouch
 from holdfast.watchdog.brain.members import is_news
 from holdfast.watchdog.brain.selftests import wanted_of
-from holdfast.watchdog.brain.status import pending_tests, report_of, status_of
+from holdfast.watchdog.brain.status import report_of, status_of, tests_of_nodes
 from holdfast.watchdog.brain.step import (
     Answered,
     Dismiss,
@@ -227,10 +227,7 @@ class JobHost:
         now, state = self.clock.now(), self.job.shown
         progress = self.job.progress
         avoided = {order.node: order.reason for order in state.avoided}
-        tested = {}
-        for test in pending_tests(state):
-            waits = f"; waits for {test.waits_for}" if test.waits_for else ""
-            tested[test.node] = f"{test.level} self-test pending, {test.reason}{waits}"
+        tested = tests_of_nodes(state)
         nodes = tuple(
             NodeStatus(
                 node,

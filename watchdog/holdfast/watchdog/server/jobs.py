@@ -75,6 +75,11 @@ async def list_jobs(request: web.Request) -> web.Response:
     return answer([status(host) for host in watchdog.hosts() if namespace_of(host.job.name) in listed])
 
 
+async def fleet(request: web.Request) -> web.Response:
+    """What all jobs together know, as of now."""
+    return answer(request.app[WATCHDOG].fleet_report())
+
+
 def shows(read: Callable[[JobHost], object]) -> Handler:
     """A handler that answers with what `read` finds of the job that the path names."""
 
