@@ -10,11 +10,11 @@ import contextlib
 import io
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
 from holdfast.agent.gpufailure import CallFailed, DriverAbsent, GpuFailure, GpuLost, NotTold
+from holdfast.agent.gpusensor import Running
 
 # By the number of their amdsmi_status_t. What is not here says nothing about the GPU: busy, interrupted.
 _FAILURES: Final[Mapping[int, type[GpuFailure]]] = MappingProxyType(
@@ -37,14 +37,6 @@ _FAILURES: Final[Mapping[int, type[GpuFailure]]] = MappingProxyType(
         52: NotTold,  # FILE_NOT_FOUND
     }
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A call that has not returned yet, and since when (CLOCK_MONOTONIC, seconds)."""
-
-    function: str
-    since: float
 
 
 class AmdDriver:

@@ -6,7 +6,6 @@ Source: nvmlReturn_t, https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceE
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pynvml  # type: ignore[import-untyped] # NVIDIA publishes no types
@@ -20,6 +19,7 @@ from holdfast.agent.gpufailure import (
     NotTold,
     ResetRequired,
 )
+from holdfast.agent.gpusensor import Running
 
 _FAILURES: Final[dict[int, type[GpuFailure]]] = {
     pynvml.NVML_ERROR_NOT_SUPPORTED: NotTold,
@@ -47,14 +47,6 @@ def _failure_of(function: str, code: int) -> GpuFailure:
     absent = code == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
     words = "libnvidia-ml.so.1 is not found" if absent else pynvml.NVMLError(code)
     return _FAILURES.get(code, CallFailed)(f"{function}: {words}")
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A call that has not returned yet, and since when (CLOCK_MONOTONIC, seconds)."""
-
-    function: str
-    since: float
 
 
 class Driver:
