@@ -33,6 +33,10 @@ class Team:
     kubelet: Nodes
     launchers: PlayedLaunchers
 
+    @property
+    def _path(self) -> str:
+        return f"{API}/namespaces/{self.cluster.namespace}/workloads/trainingjob-gpt"
+
     async def submit(self, priority: str, queue: str = "queue", **nodes: int) -> None:
         container = {"name": "trainer", "image": "train:test", "resources": {"requests": {"cpu": "10"}}}
         template = {"spec": {"serviceAccountName": "default", "containers": [container]}}
@@ -52,8 +56,29 @@ class Team:
         return job
 
     async def workload(self) -> Manifest:
-        path = f"{API}/namespaces/{self.cluster.namespace}/workloads/trainingjob-gpt"
-        return await self.cluster.get(path) or {}
+        return await self.cluster.get(self._path) or {}
+
+    async def change(self, patch: Manifest) -> None:
+        """The Workload, as an administrator does by hand."""
+        await self.cluster.api.call("PATCH", self._path, patch, content="application/merge-patch+json")
+
+    async def remove_workload(self) -> None:
+        await self.cluster.api.call("DELETE", self._path)
+
+    async def until_gone(self) -> None:
+        async def so() -> bool:
+            return await self.workload() == {}
+
+        await eventually("no Workload", so, within_s=WITHIN_S)
+
+    async def until_another(self, uid: str) -> None:
+        """Until another Workload than that is admitted."""
+
+        async def so() -> bool:
+            found = await self.workload()
+            return condition(found, "Admitted") == "True" and found["metadata"]["uid"] != uid
+
+        await eventually("another Workload admitted", so, within_s=WITHIN_S)
 
     async def until_workload(self, what: str, type_: str, status: str) -> Manifest:
         found: Manifest = {}

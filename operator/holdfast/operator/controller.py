@@ -132,11 +132,15 @@ class Controller:
         if not self.options.kueue_api:
             return None
         view = self.view
+        priorities = {name: each.value for (_, name), each in view.priorities.objects.items()}
+        for each in view.priorities.objects.values():
+            if each.global_default:
+                priorities[""] = each.value
         return Queueing(
             workloads=view.workloads_of(job),
             flavors={name: each for (_, name), each in view.flavors.objects.items()},
             workload_priorities={name: each.value for (_, name), each in view.workload_priorities.objects.items()},
-            priorities={name: each.value for (_, name), each in view.priorities.objects.items()},
+            priorities=priorities,
         )
 
     def _contender(self, job: Job) -> Contender | None:

@@ -26,10 +26,12 @@ FINISHED = ("before-job-deleted", "after-job-deleted")
 """Reached only by a job that ended: the other life below."""
 HANDED_ON = ("before-node-health", "after-node-health", "before-remediation", "after-remediation")
 """Reached only where what is proved is handed on: `test_operator_others`."""
+QUEUED = ("before-workload", "after-workload")
+"""Reached only by a job in a queue: `test_operator_queues`."""
 ENDS_UNTOLD = ("before-event", "before-release", "after-release")
 """Where the operator may die between the last thing it does for a job and telling of it."""
 TOGETHER = 6
-POINTS = [point for point in ALL_POINTS if point not in (*FINISHED, *HANDED_ON)]
+POINTS = [point for point in ALL_POINTS if point not in (*FINISHED, *HANDED_ON, *QUEUED)]
 PATIENCE_S = 40.0
 
 

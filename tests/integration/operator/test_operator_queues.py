@@ -1,12 +1,18 @@
 """A job in a queue of Kueue, beside the real watchdog: who admits is played, on definitions of Kueue's kinds."""
 
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 from fake_kubelet import FakeKubelet
-from operator_rig import Cluster, OperatorProcess, add_nodes, condition, job_manifest, phase
+from operator_rig import Cluster, OperatorProcess, add_nodes, condition, eventually, job_manifest, phase
 from played_kueue import PlayedKueue, told
 from played_launchers import PlayedLaunchers
+from test_operator_rights import signed_in
 from test_operator_with_watchdog import endpoint, launchers, real
 
+from holdfast.operator.act.faultpoint import EXIT_CODE
 from holdfast.operator.kube.objects import QUEUE_LABEL, QUEUE_PRIORITY_LABEL
 
 __all__ = ["endpoint", "launchers", "real"]
@@ -19,6 +25,13 @@ async def kueue(cluster: Cluster) -> PlayedKueue:
     return kueue
 
 
+@pytest.fixture
+def queueing(cluster: Cluster, kueue: PlayedKueue, endpoint: str, tmp_path: Path) -> Iterator[OperatorProcess]:
+    """An operator with the rights of a release that uses Kueue."""
+    with signed_in(cluster, endpoint, tmp_path, {"kueue": {"enabled": True}}) as operator:
+        yield operator
+
+
 async def submit(cluster: Cluster, priority: str = "", **spec: object) -> None:
     manifest = job_manifest(cluster.namespace, "gpt", faultPolicy={"heartbeat": {"lost": "1m"}}, **spec)
     labels = {QUEUE_LABEL: "team", **({QUEUE_PRIORITY_LABEL: priority} if priority else {})}
@@ -27,10 +40,22 @@ async def submit(cluster: Cluster, priority: str = "", **spec: object) -> None:
     )
 
 
+async def start_again(operator: OperatorProcess) -> None:
+    """It dies before what it says of the Workload first, and again after what it says then."""
+
+    async def died() -> bool:
+        return operator.exit_code == EXIT_CODE
+
+    for fault in ("before-workload:1", "after-workload:1", ""):
+        operator.start("--kueue", fault=fault)
+        if fault:
+            await eventually(f"dead {fault}", died)
+
+
 async def test_a_queued_job_waits_trains_with_its_share_is_saved_when_preempted_and_goes_on(
     cluster: Cluster,
     kubelet: FakeKubelet,
-    real: OperatorProcess,
+    queueing: OperatorProcess,
     launchers: PlayedLaunchers,
     kueue: PlayedKueue,
 ) -> None:
@@ -38,7 +63,7 @@ async def test_a_queued_job_waits_trains_with_its_share_is_saved_when_preempted_
     await add_nodes(kubelet, 3, {"holdfast": "h100"})
     await kueue.make("resourceflavors", "ResourceFlavor", flavor, spec={"nodeLabels": {"holdfast": "h100"}})
     await kueue.make("workloadpriorityclasses", "WorkloadPriorityClass", urgent, value=70)
-    real.start("--kueue")
+    dying = asyncio.create_task(start_again(queueing))
     await submit(cluster, urgent, nodes={"min": 1, "max": 2, "spares": 1})
     # It waits, and says why in Kueue's words.
     workload = await kueue.until("a Workload")
@@ -56,6 +81,7 @@ async def test_a_queued_job_waits_trains_with_its_share_is_saved_when_preempted_
     assert pods["gpt-0"]["spec"]["nodeSelector"] == {"holdfast": "h100"}
     await cluster.until("running", lambda job: phase(job) == "Running")
     await kueue.until("its pods ready", PodsReady="True")
+    await dying
     # Preempted, it saves first; when no pod is left, the quota is given back.
     await kueue.evict()
     workload = await kueue.until("given back", QuotaReserved="False", Admitted="False", Requeued="True")
@@ -75,6 +101,7 @@ async def test_a_queued_job_waits_trains_with_its_share_is_saved_when_preempted_
         await kubelet.end_pod(name, 0)
     finished = await kueue.until("finished", Finished="True")
     assert told(finished)["Admitted"] == "True", "the record of its admission stays, as with other kinds"
+    assert await queueing.metric("holdfast_operator_api_requests_total", code="403") == 0
 
 
 async def test_a_queue_that_this_operator_does_not_serve_keeps_the_job_out(

@@ -191,7 +191,10 @@ def test_why_it_waits_is_said_in_the_words_of_kueue(waiting: Workload) -> None:
 
 
 def test_a_kueue_that_says_nothing_is_told_of(waiting: Workload) -> None:
-    assert condition(reconcile(seen(waiting), WITH_KUEUE, NOW + 1))[1] == "Queued"
+    early = reconcile(seen(waiting), WITH_KUEUE, NOW + 1)
+    assert condition(early)[1] == "Queued"
+    assert early.requeue_after_s is not None
+    assert early.requeue_after_s <= 59.0
     status, reason, says = condition(reconcile(seen(waiting), WITH_KUEUE, NOW + 61))
     assert (status, reason) == ("False", "Unheard")
     assert "kueue-controller-manager" in says
@@ -241,6 +244,8 @@ def test_the_class_of_its_pods_counts_where_no_label_says_otherwise() -> None:
     spec = {**SPEC, "template": {"spec": {**SPEC["template"]["spec"], "priorityClassName": "high"}}}
     there = seen(spec=spec_of(document(**spec)), queueing={"priorities": {"high": 1000}})
     assert as_made(reconcile(there, WITH_KUEUE, NOW)).spec.priority == 1000
+    by_default = seen(queueing={"priorities": {"": 5}})
+    assert as_made(reconcile(by_default, WITH_KUEUE, NOW)).spec.priority == 5
 
 
 def test_checks_that_are_open_are_named(waiting: Workload) -> None:
@@ -278,7 +283,10 @@ def test_a_flavor_that_is_not_there_is_waited_for(waiting: Workload) -> None:
     there = said(waiting, *RESERVED, admission=admission(5, gpu="a100"))
     outcome = reconcile(running(there, pods=0), WITH_KUEUE, NOW)
     assert actions_of(outcome, CreatePod) == []
-    assert condition(outcome)[1] == "FlavorMissing"
+    assert condition(outcome)[:2] == ("False", "FlavorMissing")
+    trains = reconcile(running(there), WITH_KUEUE, NOW)
+    assert [each for each in actions_of(trains, Submit) if not each.policy.admitted] == [], "what runs goes on"
+    assert actions_of(trains, DeletePod) == []
 
 
 def test_no_more_pods_are_made_than_are_admitted(waiting: Workload) -> None:
@@ -351,19 +359,31 @@ def test_when_kueue_says_how_long_it_waits_it_is_not_requeued_at_once(waiting: W
     assert told["Requeued"] == ("False", "PodsReadyTimeout")
 
 
-@pytest.mark.parametrize(("age_s", "waits_s"), [(AWAY_S, AWAY_S), (0.0, OVERDUE_S)])
-def test_who_cannot_be_saved_goes_in_bounded_time(waiting: Workload, age_s: float, waits_s: float) -> None:
-    there = running(evicted(waiting), heard_age_s=age_s)
+@pytest.mark.parametrize(("is_away", "waits_s"), [(True, AWAY_S), (False, OVERDUE_S)])
+def test_who_cannot_be_saved_goes_in_bounded_time(waiting: Workload, is_away: bool, waits_s: float) -> None:
+    there = running(evicted(waiting), heard_age_s=waits_s - 1 if is_away else 0.0)
     early = reconcile(there, WITH_KUEUE, NOW + waits_s - 1)
     assert actions_of(early, DeletePod) == []
     assert early.requeue_after_s is not None
     assert early.requeue_after_s <= 1.0
-    late = reconcile(there, WITH_KUEUE, NOW + waits_s)
-    assert len(actions_of(late, DeletePod)) == 5
+    late = running(evicted(waiting), heard_age_s=waits_s if is_away else 0.0)
+    assert len(actions_of(reconcile(late, WITH_KUEUE, NOW + waits_s), DeletePod)) == 5
 
 
-def test_an_evicted_job_of_a_refused_spec_gives_its_nodes_back_all_the_same(waiting: Workload) -> None:
-    there = running(evicted(waiting), spec=spec_of(document(nodes={"min": 0, "max": 0})))
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"spec": spec_of(document(nodes={"min": 0, "max": 0}))},
+        {"report": report(generation=None, uid="", admitted=None), "job": None},
+    ],
+    ids=["refused", "forgotten"],
+)
+def test_an_evicted_job_that_is_left_alone_gives_its_nodes_back_all_the_same(
+    waiting: Workload, fields: dict[str, Any]
+) -> None:
+    if "job" in fields:  # the watchdog's store was emptied
+        fields = {**fields, "job": queued_job(round=3)}
+    there = running(evicted(waiting), **fields)
     assert actions_of(reconcile(there, WITH_KUEUE, NOW), DeletePod) == []
     assert len(actions_of(reconcile(there, WITH_KUEUE, NOW + OVERDUE_S), DeletePod)) == 5
 
@@ -431,7 +451,17 @@ def test_a_job_that_is_over_frees_its_quota_when_its_pods_have_ended(
     over = seen(there, report=report(phase, admitted=5))
     assert written(reconcile(over, WITH_KUEUE, NOW))["Finished"] == ("True", reason)
     told = said(there, *RESERVED, ("Finished", "True", reason), admission=admission())
-    assert actions_of(reconcile(seen(told, report=over.report), WITH_KUEUE, NOW), ChangeWorkload) == []
+    after = reconcile(seen(told, report=over.report), WITH_KUEUE, NOW)
+    assert actions_of(after, ChangeWorkload) == []
+    assert [each.reason for each in after.events if each.reason.startswith("Queue")] == []
+
+
+def test_a_failed_job_that_is_restarted_waits_in_its_queue_anew(waiting: Workload) -> None:
+    over = said(admitted(waiting), *RESERVED, ("Finished", "True", "Failed"), admission=admission())
+    outcome = reconcile(seen(over, plan=plan(4, 1), report=report(JobPhase.PENDING, admitted=5)), WITH_KUEUE, NOW)
+    assert actions_of(outcome, CreatePod) == []
+    assert actions_of(outcome, Submit)[0].policy.admitted == 0
+    assert [each.kind for each in actions_of(outcome, Delete)] == [WORKLOAD]
 
 
 def test_without_its_label_it_trains_on_and_its_workload_goes(waiting: Workload) -> None:

@@ -322,9 +322,9 @@ def _capacity_available(ctx: Context) -> Said:
 
 def _queue_admitted(ctx: Context) -> Said:
     """Of a job that waits in a queue of Kueue, whether it may have pods, and how many."""
-    admitted = ctx.queue.admitted
-    truth = Truth.UNKNOWN if admitted is None else Truth.TRUE if admitted else Truth.FALSE
-    return Said(truth, ctx.queue.reason, ctx.queue.says)
+    queue = ctx.queue
+    truth = Truth.UNKNOWN if queue.admitted is None else Truth.FALSE if queue.is_closed else Truth.TRUE
+    return Said(truth, queue.reason, queue.says)
 
 
 def _watchdog_reachable(ctx: Context) -> Said | None:

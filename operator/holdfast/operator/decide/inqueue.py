@@ -45,8 +45,9 @@ class InQueue:
     """`admitted` is how many nodes it may have, spares among them: 0 none; None: it is in no queue.
 
     `reason` and `says` are those of the condition QueueAdmitted. `workload` is what stands for it, None where
-    there is none. `is_outdated`: it was admitted with other demands than the job has now. `since` is when it was
-    evicted, in wall seconds. `placement` is what its pods get of the flavors and checks by which it was admitted.
+    there is none. `is_outdated`: what was admitted is not what the job is now. `since` is when it was
+    evicted, in wall seconds. `placement` is what its pods get of the flavors and checks by which it was admitted,
+    None while that cannot be told.
     """
 
     admitted: int | None
@@ -55,12 +56,12 @@ class InQueue:
     workload: Workload | None = None
     is_outdated: bool = False
     since: float | None = None
-    placement: Placement = UNCHANGED
+    placement: Placement | None = UNCHANGED
 
     @property
-    def is_kept_out(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether no pod may be made."""
-        return self.admitted == 0
+        return self.admitted == 0 or self.placement is None
 
     @property
     def holds_quota(self) -> bool:
@@ -84,6 +85,9 @@ def in_queue(
     there = next((each for each in queueing.workloads if each.metadata.name == name), None)
     if there is None or there.metadata.deletion_timestamp is not None:
         return InQueue(0, *_why_not_queued(metadata, job, queueing, options), there)
+    if there.is_true("Finished"):
+        # Whoever restarts a job that had failed waits in its queue anew: Kueue counts nothing for this one now.
+        return InQueue(0, "Finished", "its Workload is finished and holds no quota", there, is_outdated=True)
     evicted = there.condition("Evicted")
     if evicted is not None and evicted.status == "True":
         says = f"evicted: {evicted.message or evicted.reason}; {_again(there)}"
@@ -102,7 +106,7 @@ def in_queue(
         return InQueue(0, "Outdated", says, there, is_outdated=True)
     placement = _placement(there, assigned.flavors.values() if assigned is not None else (), queueing)
     if isinstance(placement, str):
-        return InQueue(0, "FlavorMissing", placement, there)
+        return InQueue(count, "FlavorMissing", placement, there, placement=None)
     wanted = job.spec.nodes.max + job.spec.nodes.spares if job is not None else count
     says = f"{count} of {max(count, wanted)} nodes are admitted {where}"
     if count < wanted:
@@ -195,7 +199,7 @@ def _placement(there: Workload, flavors: Iterable[str], queueing: Queueing) -> P
     for name in sorted(set(flavors)):
         flavor = queueing.flavors.get(name)
         if flavor is None:
-            return f"it was admitted with the ResourceFlavor {name}, and there is no such flavor: pods wait for it"
+            return f"it was admitted with the ResourceFlavor {name}, and there is none: new pods wait for it"
         selector.update(flavor.spec.node_labels)
         tolerations += flavor.spec.tolerations
     for check in there.status.admission_checks:

@@ -66,7 +66,7 @@ class HandOn(Enum):
 
 class Queueing(msgspec.Struct, frozen=True):
     """What is seen of Kueue: the Workloads that the job owns; of the whole cluster, by name, its flavors and the
-    values of WorkloadPriorityClasses and PriorityClasses.
+    values of WorkloadPriorityClasses and PriorityClasses, that of the default one by an empty name.
     """
 
     workloads: tuple[Workload, ...] = ()

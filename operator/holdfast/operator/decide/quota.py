@@ -18,11 +18,11 @@ from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.decide.action import Action, Apply, ChangeWorkload
 from holdfast.operator.decide.belongings import removed
 from holdfast.operator.decide.context import Context, Decision
-from holdfast.operator.decide.inqueue import WORKLOAD, priority_of, workload_of
+from holdfast.operator.decide.inqueue import UNHEARD_S, WORKLOAD, priority_of, workload_of
 from holdfast.operator.decide.pods import is_running
 from holdfast.operator.decide.staffing import delete
 from holdfast.operator.kube.kueue import POD_SET, Workload
-from holdfast.operator.kube.objects import MADE_FROM, text_of
+from holdfast.operator.kube.objects import MADE_FROM, seconds_of, text_of
 
 Manifest = dict[str, Any]
 
@@ -48,11 +48,11 @@ def quota(ctx: Context, job: TrainingJob) -> Decision:
         return Decision(removed(WORKLOAD, queueing.workloads) if is_empty else (), "its quota is given back")
     wanted = workload_of(ctx.metadata, job, queueing, ctx.options)
     if there is None or not ctx.queue.holds_quota:
-        is_known = isinstance(priority_of(ctx.metadata, job, ctx.options, queueing), str)
-        if is_known or (there is not None and _is_made(there, wanted)):
-            return Decision((), "it waits in its queue")
+        is_unplaced = isinstance(priority_of(ctx.metadata, job, ctx.options, queueing), str)
+        if is_unplaced or (there is not None and _is_made(there, wanted)):
+            return Decision((), "it waits in its queue", _unheard_in_s(ctx, there))
         return Decision((Apply(wanted),), "it is put into its queue")
-    if ctx.queue.is_kept_out:
+    if not ctx.queue.admitted:
         return evicted(ctx)
     return Decision(_told(ctx, job, there), "its Workload is as its pods are")
 
@@ -64,8 +64,9 @@ def evicted(ctx: Context) -> Decision:
         return Decision((), "nothing is to be given back")
     if not ctx.pods.there:
         return Decision(_given_back(there, ctx.now), "no pod is left: its quota is given back")
-    is_away = ctx.observed.heard_age_s >= AWAY_S
-    due = since + (AWAY_S if is_away else OVERDUE_S)
+    due = since + OVERDUE_S
+    if not ctx.connected:
+        due = min(due, max(since, ctx.now - ctx.observed.heard_age_s) + AWAY_S)
     if ctx.now < due:
         return Decision((), "it is saved and stopped first", due - ctx.now)
     why = "its queue takes its nodes back, and the watchdog could not save it in time"
@@ -87,6 +88,15 @@ def finished(ctx: Context) -> tuple[Action, ...]:
 def forgotten(ctx: Context) -> tuple[Action, ...]:
     """What takes the Workload of a deleted job away."""
     return removed(WORKLOAD, ctx.observed.queueing.workloads) if ctx.observed.queueing is not None else ()
+
+
+def _unheard_in_s(ctx: Context, there: Workload | None) -> float | None:
+    """When it is told that Kueue has said nothing, though nothing comes before."""
+    if there is None or there.condition("QuotaReserved") is not None:
+        return None
+    created = seconds_of(there.metadata.creation_timestamp)
+    left_s = None if created is None else created + UNHEARD_S - ctx.now
+    return left_s if left_s is not None and left_s > 0 else None
 
 
 def _is_made(there: Workload, wanted: Manifest) -> bool:

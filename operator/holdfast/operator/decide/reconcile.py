@@ -9,7 +9,7 @@ import msgspec
 from holdfast.api.plan import Plan, PodObserved, PodState
 from holdfast.api.policy import Policy
 from holdfast.api.trainingjob import TrainingJob, policy_of
-from holdfast.operator.decide.action import SetFinalizer, Submit, Tell
+from holdfast.operator.decide.action import Action, SetFinalizer, Submit, Tell
 from holdfast.operator.decide.belongings import BUDGET, budget_of, made, removed, service_of
 from holdfast.operator.decide.capacity import capacity
 from holdfast.operator.decide.conditions import changes_in_s
@@ -62,13 +62,10 @@ def _decide(ctx: Context) -> Decision:
     # Refused: no pod may be made of the spec, and what runs is left alone.
     node_marks = (*cordons(ctx.id, ctx.plan, observed.nodes, options.cordoning), *handed_on(ctx))
     if ctx.job is None or ctx.invalid is not None:
-        # Nobody can be asked to save it; its nodes, where its queue takes them back, are others' all the same.
-        back = evicted(ctx)
-        says = f"left alone, the spec is refused: {ctx.invalid}"
-        return Decision((*node_marks, *back.actions), says, back.requeue_after_s)
+        return _left_alone(ctx, node_marks, f"left alone, the spec is refused: {ctx.invalid}")
     # Forgotten: the watchdog would take a job that runs for a new one.
     if ctx.forgotten is not None:
-        return Decision(node_marks, f"left alone: {ctx.forgotten}")
+        return _left_alone(ctx, node_marks, f"left alone: {ctx.forgotten}")
     # Our finalizer comes before everything that would have to be wound up.
     if FINALIZER not in ctx.metadata.finalizers and options.mode is Mode.ACT:
         return Decision((SetFinalizer(held=True),), "the job is held before anything is made", LOOK_AGAIN_S)
@@ -104,6 +101,12 @@ def _decide(ctx: Context) -> Decision:
         staffing.reason,
         _soonest(look_again, turn_s, loop_s, staffing.requeue_after_s, asking.requeue_after_s),
     )
+
+
+def _left_alone(ctx: Context, node_marks: tuple[Action, ...], says: str) -> Decision:
+    """Nobody can be asked to save it; nodes that its queue takes back are others' all the same."""
+    back = evicted(ctx)
+    return Decision((*node_marks, *back.actions), says, back.requeue_after_s)
 
 
 def _policy(ctx: Context, job: TrainingJob) -> Policy:

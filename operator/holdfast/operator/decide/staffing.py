@@ -53,7 +53,7 @@ def staff(ctx: Context, job: TrainingJob, plan: Plan) -> Decision:
         deletes += [_delete_gracefully(pod, f"the plan wants {wanted} pods") for pod in idle[:-missing]]
     if missing <= 0:
         return Decision(tuple(deletes), "the pods are as the plan wants them")
-    if ctx.queue.is_kept_out:
+    if ctx.queue.is_closed or ctx.queue.placement is None:
         return Decision(tuple(deletes), f"no pod is made: {ctx.queue.says}")
     # Missing ones are made, though not while the watchdog is away: nobody would take them in, and the job may be
     # over, its last pods end while the watchdog is away.

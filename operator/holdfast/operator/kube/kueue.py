@@ -104,6 +104,7 @@ class Priority(Object, frozen=True, gc=False):
 
     metadata: Metadata
     value: int = 0
+    global_default: bool = False
 
 
 # Where the API server keeps them. `api` is one of `APIS`.

@@ -110,11 +110,12 @@ def next_round(state: JobState, policy: Policy, recovery: Recovery, now: float) 
         return Turn.BROKEN, _with_obstacles(state, says)
     order = seated(state, policy)
     seats = order[: legal_size(policy, len(order))]
-    if present < wanted + policy.spares and links_due(state, (each.node for each in seats)):
+    everybody = wanted + policy.spares_wanted
+    if present < everybody and links_due(state, (each.node for each in seats)):
         # Spares have their links tested with the others: they are waited for as the others are.
         until = _graced_until(state, policy)
         if until is not None and now < until:
-            says = f"{present} of {wanted + policy.spares} members and spares joined, whose links are to be tested"
+            says = f"{present} of {everybody} members and spares joined, whose links are to be tested"
             return Turn.GATHERING, _with_obstacles(state, says)
     formed = _formed(state, policy, recovery, seats)
     return formed, formed.reason
