@@ -83,11 +83,10 @@ def _facts(status: SeenStatus) -> list[tuple[str, str]]:
     # Nobody is to take a job for healthy that makes no steps.
     expected_s = max(QUIET_S_MIN, STEPS_MISSED * (status.step_time_s or 0.0))
     stands_still = status.step_age_s is not None and status.ended_at is None and status.step_age_s > expected_s
-    of_all = f" of {status.until_step}" if status.until_step is not None else ""
     still = f"; no step for {seconds(status.step_age_s)}" if stands_still else ""
     facts += [
         ("world size", number(status.world_size)),
-        ("step", f"{number(status.step)}{of_all}{still}"),
+        ("step", f"{number(status.step)}{'' if status.until_step is None else f' of {status.until_step}'}{still}"),
         ("loss", number(status.loss)),
     ]
     if (since := status.unhealthy_from) is not None:  # the history that is trained on is to be given up

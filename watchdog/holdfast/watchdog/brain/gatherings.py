@@ -31,7 +31,7 @@ from holdfast.watchdog.brain.reputation import SAME_S
 
 QUIET_S: Final = 7 * 86400.0
 # Every fault is another look, and there are hundreds of them: `make bench NAME=fleet` counts the false alarms.
-CHANCE_MAX: Final = 3e-3
+CHANCE_MAX: Final = 1e-2
 FAULTS_MIN: Final = 4
 NODES_MIN: Final = 3
 # As many as expected, and this many times more: with years of data a tenth more would be certain, and of no use.
