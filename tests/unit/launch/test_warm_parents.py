@@ -185,6 +185,17 @@ async def test_what_a_replaced_parent_had_to_leave_is_no_news(parents: WarmParen
     assert told.modules == ("transformers", "datasets")
 
 
+async def test_what_waits_for_a_proven_parent_starts_at_once_when_another_takes_its_place(
+    parents: WarmParents,
+) -> None:
+    parents.season(PROVEN)
+    parents.fork(REQUEST)
+    plain = FakeServer.made[0]
+    assert plain.forked == []
+    parents.season(PreloadList(("transformers", "datasets")))
+    assert plain.forked == [REQUEST]
+
+
 async def test_the_same_list_again_and_an_empty_one_make_no_other_parent(parents: WarmParents) -> None:
     parents.season(PreloadList())
     assert len(FakeServer.made) == 1

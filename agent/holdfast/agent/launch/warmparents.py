@@ -114,6 +114,8 @@ class WarmParents:
         task.add_done_callback(lambda _: _remove(path))
         if wanted.proven:
             self._hurry = asyncio.get_running_loop().call_later(IMPORTING_S, self._wait_no_longer)
+        else:
+            self._fork_held()  # what waited for the one before
 
     async def run(self) -> None:
         """Keep the parents running until cancelled; then end them with all their workers."""
