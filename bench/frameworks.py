@@ -2,13 +2,13 @@
 
 Each is put through a killed worker, a stopped worker, a lost node and a NaN, on two nodes of one rank. Seconds are
 from the fault to the first step of a whole world. Losses are compared bit by bit with those of an undisturbed run,
-step by step; in a smaller world they are others.
+step by step; in a smaller world they are others. Frameworks that are not there are installed
+(`brought/packages.py`), or it is said why they cannot be.
 """
 
 import argparse
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +17,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from brought.packages import installed, on_path
 from drill import faults
 from drill.fleet import Fleet, NotStarted, Shape, Terms
 from drill.orchestrated import HoldfastFleet
@@ -27,6 +28,13 @@ from drill.stock import TUNED, StockFleet
 from figure import Figure, measured, publish, unmeasured
 
 BROUGHT: Final = Path(__file__).parent / "brought" / "scripts"
+SHARDED: Final = {"transformers_trainer": "transformers_fsdp", "accelerate_loop": "accelerate_fsdp"}
+"""Scripts that take `--sharded`, and what they are called with it."""
+NEEDS: Final = {
+    "torchtitan_trainer": "torchtitan",
+    "deepspeed_loop": "deepspeed",
+    "megatron_loop": "megatron.core",
+}
 PAIR: Final = Shape(nodes_min=1, nodes_max=2, local_size=1)
 PACE_S: Final = "0.05"
 BEHIND_S: Final = 3.0  # trained on after a fault was healed, so that there are losses to compare
@@ -97,26 +105,44 @@ def recovered_loss(folder: Path, spoiled: int) -> int | None:
     return next((later for later, loss, _ in told[spoiled:] if loss == loss and later >= step), None)
 
 
-def fleet_of(way: Way, script: Path, terms: Terms) -> Fleet:
-    match way:
-        case Way.STOCK:
-            return StockFleet(terms, tuning=TUNED, script=str(script))
-        case Way.UNMODIFIED:
-            return HoldfastFleet(terms, script=str(script))
-        case Way.LINE:
-            return HoldfastFleet(terms, script=str(script), words=["--holdfast"])
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A script, and the words that it is given."""
+
+    name: str
+    script: str
+    words: tuple[str, ...] = ()
+
+    def fleet(self, way: Way, terms: Terms) -> Fleet:
+        """The nodes that run it."""
+        path = str(BROUGHT / f"{self.script}.py")
+        match way:
+            case Way.STOCK:
+                return StockFleet(terms, tuning=TUNED, script=path, words=self.words)
+            case Way.UNMODIFIED:
+                return HoldfastFleet(terms, script=path, words=self.words)
+            case Way.LINE:
+                return HoldfastFleet(terms, script=path, words=(*self.words, "--holdfast"))
 
 
-def carried_out(way: Way, subject: str, fault: str | None, cap_s: float, known: dict[int, str]) -> Cell:
+def subjects() -> dict[str, Subject]:
+    """All of them by name: each script, and sharded where it can be."""
+    scripts = sorted(path.stem for path in BROUGHT.glob("*.py") if path.stem.endswith(("_trainer", "_loop")))
+    plain = [Subject(script, script) for script in scripts]
+    sharded = [Subject(name, script, ("--sharded",)) for script, name in SHARDED.items()]
+    return {each.name: each for each in (*plain, *sharded)}
+
+
+def carried_out(way: Way, subject: Subject, fault: str | None, cap_s: float, known: dict[int, str]) -> Cell:
     """One cell. Without a fault: the undisturbed run, whose losses are `known` afterwards."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PACE_S": PACE_S}
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name, none_left_behind():
         folder = Path(name)
-        fleet = fleet_of(way, BROUGHT / f"{subject}.py", Terms(shape=PAIR, folder=folder, environment=environment))
+        fleet = subject.fleet(way, Terms(shape=PAIR, folder=folder, environment=environment))
         try:
             fleet.start(2)
         except NotStarted as error:
-            print(f"  {subject}, {way.value}: {error}", flush=True)
+            print(f"  {subject.name}, {way.value}: {error}", flush=True)
             return Cell(None)
         if fault is None:
             time.sleep(cap_s)
@@ -145,26 +171,31 @@ def figure_of(subject: str, fault: str, cells: Mapping[Way, Cell]) -> Figure:
 
 def main() -> None:
     """Run the bench, and print the table."""
-    subjects = sorted(path.stem for path in BROUGHT.glob("*.py") if path.stem.endswith(("_trainer", "_loop")))
+    there = subjects()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", action="append", choices=subjects, help="one script; may be given several times")
+    parser.add_argument("--only", action="append", choices=there, help="one script; may be given several times")
     parser.add_argument("--fault", action="append", choices=FAULTS, help="one fault; may be given several times")
     parser.add_argument("--cap", type=float, default=60.0, help="seconds that anything is waited for at most")
     given = parser.parse_args()
+    folder, lacking = installed()
+    os.environ.update(on_path(folder))
+    for name, why in lacking.items():
+        print(f"not installed: {name}: {why}", flush=True)
     figures, rows = list[Figure](), list[str]()
-    for subject in given.only or subjects:
+    for subject in (there[name] for name in given.only or there):
+        if NEEDS.get(subject.script) in lacking:
+            continue
         known = dict[int, str]()
         carried_out(Way.LINE, subject, None, 10.0, known)
         for fault in given.fault or FAULTS:
             cells = {way: carried_out(way, subject, fault, given.cap, known) for way in Way}
             for way, cell in cells.items():
-                print(f"  {subject}, {fault}, {way.value}: {cell}", flush=True)
-            rows.append("| " + " | ".join([subject, fault, *(str(cells[way]) for way in Way)]) + " |")
-            figures.append(figure_of(subject, fault, cells))
+                print(f"  {subject.name}, {fault}, {way.value}: {cell}", flush=True)
+            rows.append("| " + " | ".join([subject.name, fault, *(str(cells[way]) for way in Way)]) + " |")
+            figures.append(figure_of(subject.name, fault, cells))
     print("| script | fault | " + " | ".join(way.value for way in Way) + " |", *rows, sep="\n")
     publish("frameworks", figures)
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(BROUGHT))
     main()

@@ -3,7 +3,8 @@
     make bench NAME=tutorials [ARGS="transformers"]
 
 It also runs what pages leave to this bench (`run by: bench/tutorials.py::main`), because importing a framework in
-every worker costs more than a test may. A page that does something else than it shows ends the bench with 1.
+every worker costs more than a test may. A page that does something else than it shows ends the bench with 1; one
+whose packages (`brings`) cannot be installed (`brought/packages.py`) is not measured, and it is said why.
 """
 
 import argparse
@@ -11,10 +12,12 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from brought.packages import installed, on_path
 from figure import Figure, measured, publish, unmeasured
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -38,14 +41,15 @@ def whole(page: Page) -> Page:
     return replace(page, steps=tuple(steps))
 
 
-def took_s(page: Page) -> float:
+def took_s(page: Page, environment: Mapping[str, str]) -> float:
     """Raises TutorialFailed."""
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**environment, "PATH": programs, "HOLDFAST_CONSOLE": "0"}
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as scratch:
         folder = Path(scratch) / "here"
         folder.mkdir()
         began = time.perf_counter()
-        run_page(whole(page), folder, {"PATH": programs, "HOLDFAST_CONSOLE": "0"}, PATIENCE_S)
+        run_page(whole(page), folder, environment, PATIENCE_S)
         return time.perf_counter() - began
 
 
@@ -57,8 +61,15 @@ def main() -> None:
     failed = []
     for name in parser.parse_args().name or names:
         said = f"tutorial {name}: from its first command to its last"
+        page, environment = read_page(TUTORIALS / f"{name}.md"), dict[str, str]()
+        if page.brings:
+            folder, lacking = installed()
+            environment = on_path(folder)
+            if reasons := [f"{each}: {lacking[each]}" for each in page.brings if each in lacking]:
+                figures.append(unmeasured(said, unit="s", target=1.0, reason="; ".join(reasons)))
+                continue
         try:
-            took = took_s(read_page(TUTORIALS / f"{name}.md"))
+            took = took_s(page, environment)
         except TutorialFailed as error:
             failed.append(str(error))
             figures.append(unmeasured(said, unit="s", target=1.0, reason="it did not do what it shows"))

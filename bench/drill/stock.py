@@ -2,7 +2,7 @@
 
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -34,12 +34,17 @@ LETS_NODES_JOIN: Final = Tuning("last_call_timeout=1", UNSHARED)
 
 
 class StockFleet(Fleet):
-    """Every node is one torchrun; the first that listens has the store. `script` is as in HoldfastFleet."""
+    """Every node is one torchrun; the first that listens has the store. `script` and `words` are as in
+    HoldfastFleet.
+    """
 
-    def __init__(self, terms: Terms, *, tuning: Tuning, script: str = "plain.py") -> None:
+    def __init__(
+        self, terms: Terms, *, tuning: Tuning, script: str = "plain.py", words: Sequence[str] = ()
+    ) -> None:
         super().__init__(replace(terms, environment={**terms.environment, **tuning.variables}))
         self._flags = tuning.flags
         self._script = script
+        self._words = tuple(words)
         self._port = free_port()
 
     def start_supervision(self) -> None:
@@ -54,7 +59,7 @@ class StockFleet(Fleet):
                 *(sys.executable, "-m", "torch.distributed.run", "--rdzv-backend=c10d", "--rdzv-id=drill"),
                 *(f"--rdzv-endpoint=127.0.0.1:{self._port}", f"--nnodes={shape.nodes_min}:{shape.nodes_max}"),
                 *(f"--nproc-per-node={shape.local_size}", "--max-restarts=100", *self._flags),
-                *(str(SCRIPTS / self._script), str(self.terms.folder)),
+                *(str(SCRIPTS / self._script), str(self.terms.folder), *self._words),
             ),
         )
 

@@ -13,10 +13,11 @@ duration for any other, as does white space; other lines may come between. A com
     <!-- ends with: 1 -->             its last command ends so, which is what the page shows
 
 The head of the page (YAML between `---`) counts them, so that nobody overlooks what is not run, and says which
-ports to replace by free ones:
+ports to replace by free ones, and which of `bench/brought/packages.py` it is run with:
 
     commands: {run: 5, run by other tests: 1, not run: 1}
     ports: [7777]
+    brings: [torchtitan]
 """
 
 import os
@@ -75,6 +76,7 @@ class Page:
     name: str
     steps: tuple[File | Command, ...]
     ports: tuple[int, ...] = ()
+    brings: tuple[str, ...] = ()
 
     @property
     def commands(self) -> Sequence[Command]:
@@ -92,7 +94,7 @@ def read_page(path: Path) -> Page:
     head = re.match(r"---\n(.*?)\n---\n", text, re.DOTALL)
     said: Mapping[str, Any] = yaml.safe_load(head[1]) if head else {}
     steps = [step for block in BLOCK.finditer(text) for step in _steps(path.name, block)]
-    page = Page(path.name, tuple(steps), tuple(said.get("ports", ())))
+    page = Page(path.name, tuple(steps), tuple(said.get("ports", ())), tuple(said.get("brings", ())))
     if said.get("commands") != page.counts():
         raise PageWrong(f"{path.name}: write `commands: {page.counts()}` at its head, not {said.get('commands')}")
     return page

@@ -214,12 +214,13 @@ class NodeReputed(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-class FaultsGathered(msgspec.Struct, frozen=True, tag=True):
-    """What all jobs know of places together: all those behind which faults gather, and behind which this job has
-    nodes.
+class FleetReviewed(msgspec.Struct, frozen=True, tag=True):
+    """What all jobs know together: all the places behind which faults gather, and behind which this job has nodes;
+    and how often a node fails, per day, None where nothing was watched yet.
     """
 
     gatherings: tuple[Gathering, ...]
+    node_failures_per_day: float | None = None
 
 
 class NodeChanged(msgspec.Struct, frozen=True, tag=True):
@@ -284,7 +285,7 @@ Event = (
     | NodeDeparting
     | ConditionOver
     | NodeReputed
-    | FaultsGathered
+    | FleetReviewed
     | NodeChanged
     | PodChanged
     | InterventionRequested

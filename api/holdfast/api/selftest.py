@@ -12,6 +12,9 @@ import msgspec
 
 from holdfast.api.bounds import Figure, Line, Many, Name, Port, Seconds, Text, Whole
 
+LINKS_FAILED: Final = "link test failed"
+"""The cause of a finding of a test of links: of a node, or of the link to another."""
+
 TOPOLOGY: Final = "topology"
 """Whether the NVLink domains suit what the job asks for. Failed, it says nothing against the devices."""
 

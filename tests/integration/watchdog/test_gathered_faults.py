@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 from peers import JOB, LauncherPeer, Rig, policy_of, rigged
 
 from holdfast.api.event import FindingMade
@@ -85,6 +86,10 @@ async def told_everywhere(rig: Rig) -> None:
     assert (gathering.place, gathering.faults, gathering.total) == (BAD, 7, 13)
     assert gathering.nodes == ("node-m12", "node-m13", "node-m14", "node-m15")
     assert "switch leaf-3" in fleet_text(report)
+    assert report.all is not None
+    assert report.all.gpu_hours == pytest.approx(NODES * 65.0, rel=0.01)
+    assert {each.group for each in report.tables["switch"]} == {f"leaf-{leaf}" for leaf in range(16)}
+    assert [(each.job, each.nodes, each.spares, each.advised) for each in report.spares] == [(JOB, NODES, 0, 2)]
     status = await rig.status()
     assert [each["place"] for each in status["gatherings"]] == [{"kind": "switch", "name": "leaf-3"}]
     newest: dict[str, Any] = (await rig.get(f"/v1/jobs/{JOB}/incidents"))[1][0]

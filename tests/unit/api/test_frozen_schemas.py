@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from holdfast.api import control, event, membership, plan, round, status, telemetry
+from holdfast.api.fleet import FleetReport
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionOutcome, InterventionRequest
 from holdfast.api.interventionspec import Intervention
@@ -28,6 +29,7 @@ WIRE: dict[str, tuple[UnionType | type, ...]] = {
     "plan": (plan.FromOperator, plan.ToOperator),
     "event": (event.Event, event.Journaled),
     "reads": (status.JobStatus, status.RankStatus, status.NodeStatus, Incident),
+    "fleet": (FleetReport,),
     "intervention": (InterventionRequest, InterventionOutcome),
 }
 

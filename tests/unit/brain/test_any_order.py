@@ -13,6 +13,7 @@ from holdfast.api.event import (
     ConditionOver,
     Event,
     FindingMade,
+    FleetReviewed,
     InterventionRequested,
     JobSubmitted,
     MemberDeparting,
@@ -31,6 +32,7 @@ from holdfast.api.event import (
 )
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, SlowCause, Slowness, Subject
 from holdfast.api.intervention import InterventionAction, InterventionRequest
+from holdfast.api.place import FaultFamily, Gathering, Place
 from holdfast.api.plan import NodeState, PodState
 from holdfast.api.policy import SlowAction, StragglerPolicy, XidAction
 from holdfast.api.selftest import CheckResult, TestLevel, Verdict
@@ -40,6 +42,8 @@ from holdfast.watchdog.brain.state import JobState
 
 EVENTS = 90
 PAUSES_S = (0.01, 0.3, 1.0, 5.0, 30.0, 130.0, 700.0)
+
+GATHERING = Gathering(Place("switch", "l1"), FaultFamily.NETWORK, 6, 12, 0.05, 1e-4, ("node-1",))
 
 
 class Chance:
@@ -121,8 +125,9 @@ class Chance:
         return self.draw.choice(
             [
                 NodeReputed(node, self.draw.random() < 0.5, 1.0, "GPU lost in team/other"),
+                FleetReviewed(self.draw.choice([(), (GATHERING,)]), self.draw.choice([None, 0.01])),
                 NodeDeparting(node, "spot", 100.0),
-                NodeChanged(node, self.draw.choice(list(NodeState)), "why"),
+                NodeChanged(node, self.draw.choice(list(NodeState)), "why", places=(GATHERING.place,)),
                 PodChanged(node, node, self.draw.choice(list(PodState)), "why"),
                 ConditionOver(node, "it", "it is over"),
                 WatchdogStarted(),

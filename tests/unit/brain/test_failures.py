@@ -13,6 +13,7 @@ from holdfast.watchdog.brain.failures import (
     WEEKS_JUDGED,
     WEEKS_KEPT,
     Failures,
+    Nodes,
     exposure,
     failed,
     located,
@@ -81,9 +82,10 @@ def test_a_link_is_behind_the_places_of_both_its_ends() -> None:
 
 def test_gpu_time_is_told_by_place_and_by_week() -> None:
     nodes = [(LEAF, Place("rack", "r1")), (LEAF, Place("rack", "r2")), ()]
-    known = trained(Failures(), NOW - 100.0, NOW, 8, nodes)
+    known = trained(Failures(), NOW - 100.0, NOW, Nodes(8, tuple(nodes)))
     this, last = known.spent[week_of(NOW)], known.spent[week_of(NOW) - 1]
     assert (this.gpu_s, this.node_s, last.gpu_s) == (240.0, 30.0, 2160.0)
+    assert sum(this.hours.values()) == 240.0
     assert this.behind == {"switch": {"l1": 160.0}, "rack": {"r1": 80.0, "r2": 80.0}}
     told = exposure(known, NOW)
     assert told.share(LEAF) == 1.0
@@ -92,19 +94,19 @@ def test_gpu_time_is_told_by_place_and_by_week() -> None:
 
 
 def test_a_week_goes_with_its_failures_and_its_gpu_time() -> None:
-    known = trained(failed(Failures(), incident(), PLACES), NOW - 10.0, NOW, 8, [(LEAF,)])
+    known = trained(failed(Failures(), incident(), PLACES), NOW - 10.0, NOW, Nodes(8, ((LEAF,),)))
     later = NOW + WEEKS_JUDGED * WEEK_S
     assert (located(known, later), exposure(known, later).behind) == ([], {})
-    kept = trained(known, later - 10.0, later, 8, [(LEAF,)])
+    kept = trained(known, later - 10.0, later, Nodes(8, ((LEAF,),)))
     assert len(kept.failures) == 1
     end = NOW + WEEKS_KEPT * WEEK_S
-    gone = trained(kept, end - 5.0, end, 8, [(LEAF,)])
+    gone = trained(kept, end - 5.0, end, Nodes(8, ((LEAF,),)))
     assert (gone.failures, week_of(NOW) in gone.spent) == ((), False)
 
 
 def test_with_too_many_failures_the_oldest_week_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failures, "FAILURES_KEPT", 8)
-    known = trained(Failures(), NOW - 20.0, NOW, 8, [(LEAF,)])
+    known = trained(Failures(), NOW - 20.0, NOW, Nodes(8, ((LEAF,),)))
     for number in range(9):
         at = NOW - 20.0 if number < 2 else NOW
         known = failed(known, incident(number, cause=f"it {number}", detected_at=at), PLACES)

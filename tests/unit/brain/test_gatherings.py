@@ -8,6 +8,7 @@ import pytest
 from holdfast.api.condition import ConditionKind
 from holdfast.api.finding import FindingKind, Subject
 from holdfast.api.place import FaultFamily, Place
+from holdfast.api.selftest import LINKS_FAILED
 from holdfast.watchdog.brain.gatherings import (
     QUIET_S,
     Exposure,
@@ -149,6 +150,8 @@ def test_faults_that_fall_by_chance_name_nobody_more_often_than_is_said() -> Non
     [
         (FindingKind.HANG, None, "it waits", NETWORK),
         (FindingKind.SELF_TEST, "n2", "slow link", NETWORK),
+        (FindingKind.SELF_TEST, None, LINKS_FAILED, NETWORK),
+        (FindingKind.SELF_TEST, None, "self-test failed", None),
         (FindingKind.CONDITION, None, ConditionKind.LINK_FLAPPING.value, NETWORK),
         (FindingKind.CONDITION, None, ConditionKind.NVLINK_DOWN.value, None),
         (FindingKind.MEMBER_LOST, None, "silent", SUPPLY),

@@ -1,5 +1,6 @@
 """`holdfast audit` without an audit: what it does with the answers, and where there are none."""
 
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -109,6 +110,12 @@ def test_an_audit_that_ends_without_an_answer_is_not_available(program: Path, en
 def test_what_the_audit_refuses_is_refused(program: Path) -> None:
     program.write_text("#!/bin/sh\nexit 2\n")
     assert audit.main(["train.py"], standalone_mode=False) is ExitCode.INVALID
+
+
+def test_without_torch_it_says_what_adds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(Unavailable, match=r"pip install 'holdfast\[torch\]' adds it"):
+        audit.main(["train.py"], standalone_mode=False)
 
 
 def test_without_a_script_it_says_so() -> None:

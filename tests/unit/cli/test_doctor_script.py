@@ -224,6 +224,24 @@ def test_the_script_is_never_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert answer(["doctor", str(path)], Program.HOLDFAST) == 1
 
 
+def test_the_trainers_own_train_is_told_of_and_not_that_of_a_model(tmp_path: Path) -> None:
+    text = "from transformers import Trainer\nmodel.train()\ntrainer = Trainer(model)\ntrainer.train()\n"
+    (tmp_path / "a.py").write_text(text)
+    (resume,) = [each for each in examine_script(read_script(tmp_path / "a.py")) if each.what == "resume"]
+    assert resume.says.startswith("train() at a.py:4 begins at step 0")
+
+
+def test_a_trainer_of_the_scripts_own_class_is_that_of_its_framework(tmp_path: Path) -> None:
+    text = (
+        "import transformers\nclass Mine(transformers.Trainer):\n    pass\n"
+        "mine = Mine(model)\nmine.train(resume_from_checkpoint=True)\n"
+    )
+    (tmp_path / "a.py").write_text(text)
+    found = {each.what: each for each in examine_script(read_script(tmp_path / "a.py"))}
+    assert found["framework"].says == "Transformers Trainer at a.py:2"
+    assert found["resume"].level is Level.OK
+
+
 @pytest.mark.parametrize(
     "text", ["x = " + "-" * 100_000 + "1", "x = 1\0", "# coding: latin-99", "x = " + "(" * 5000]
 )

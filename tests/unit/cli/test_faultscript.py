@@ -16,8 +16,8 @@ from holdfast.api.event import (
     ClockTicked,
     ConditionOver,
     Event,
-    FaultsGathered,
     FindingMade,
+    FleetReviewed,
     InterventionRequested,
     JobSubmitted,
     MemberDeparting,
@@ -272,7 +272,7 @@ BROUGHT_ABOUT_BY: dict[type, tuple[Deed, ...]] = {
 ORDINARY = {
     *(JobSubmitted, MemberWarmed, MemberEntered, MemberFinished, CheckpointRecorded, RestoreReported),
     *(StorageListed, RunRecorded, RoundProgressed, RoundBegan, InterventionRequested, ClockTicked, PodChanged),
-    FaultsGathered,  # takes weeks of many jobs
+    FleetReviewed,  # takes weeks of many jobs
 }
 
 

@@ -12,8 +12,9 @@ from holdfast.api.plan import Plan
 from holdfast.api.policy import Policy
 from holdfast.api.status import Hearing, NodeStatus
 from holdfast.api.telemetry import GpuHealth, GpuSample, Unreadable
+from holdfast.cli.incidentview import incidents_wide_text, recorded_incidents_text
 from holdfast.cli.main import answer
-from holdfast.cli.view import incidents_wide_text, nodes_text, nodes_wide_text, recorded_incidents_text
+from holdfast.cli.view import nodes_text, nodes_wide_text
 from holdfast.cli.watchdogclient import JournalPage
 from holdfast.watchdog import brain
 from holdfast.watchdog.brain.step import turn

@@ -30,7 +30,7 @@ def job_with(**spec: Any) -> TrainingJob:
 
 
 def options_of(job: TrainingJob, *asked: str) -> list[str]:
-    text = BatchScript(job=job, command=("holdfast", "slurm", "a b"), output=Path("/s/logs"), asked=asked).text()
+    text = BatchScript(job=job, command=("holdfast", "slurm", "a b"), output="/s/logs", asked=asked).text()
     assert text.startswith("#!/bin/bash\n")
     assert text.endswith("\nexec holdfast slurm 'a b'\n")
     lines = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")]
@@ -59,12 +59,12 @@ def test_options_of_sbatch_are_handed_on_after_ours() -> None:
 
 def test_a_path_and_an_option_are_one_word_whatever_is_in_them() -> None:
     """Source: https://slurm.schedmd.com/sbatch.html, FILENAME PATTERN; sbatch takes quotes as a shell does."""
-    folder = Path("/shared/my runs/100%j #1")
+    folder = "/shared/my runs/100%j #1"
     text = BatchScript(job=job_with(), command=("true",), output=folder, asked=("--comment=a b # c",)).text()
     assert "\n#SBATCH '--output=/shared/my runs/100%%j #1/slurm-%j.out'\n" in text
     assert "\n#SBATCH '--comment=a b # c'\n" in text
     with pytest.raises(InvalidInput, match="--state-dir"):
-        BatchScript(job=job_with(), command=("true",), output=Path("/s\n#SBATCH --uid=0")).text()
+        BatchScript(job=job_with(), command=("true",), output="/s\n#SBATCH --uid=0").text()
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,10 @@ from holdfast.api.status import JobPhase, JobStatus, Membership, PendingTest, Ra
 from holdfast.api.telemetry import ProcessState
 from holdfast.cli.embedded.audience import Picture, news, progress
 from holdfast.cli.embedded.liveaudience import screen
+from holdfast.cli.incidentview import incidents_text, story
 from holdfast.cli.output import Format, emit, number, seconds
 from holdfast.cli.seen import seen
-from holdfast.cli.view import incidents_text, rank_shown, ranks_text, ranks_wide_text, status_text, story
+from holdfast.cli.view import rank_shown, ranks_text, ranks_wide_text, status_text
 
 OPEN = an_incident(id="incident-2", state=IncidentState.OPEN, recovered_at=None, lost_steps=None, actions=())
 TIE = an_incident(culprit=Subject(job="a/b", node="node-1"), confidence=Confidence.UNKNOWN)

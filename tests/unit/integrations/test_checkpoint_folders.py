@@ -14,6 +14,7 @@ def folders(directory: Path, standing: Standing, *steps: int) -> CheckpointFolde
     for step in steps:
         folder = directory / f"{PREFIX}{step}"
         begin_writing(folder)
+        (folder / "model.safetensors").write_bytes(b"1")
         write_mark(folder, Mark(step, 2, "life", healthy=True))
     run = SimpleNamespace(standing=lambda: standing)
     made = CheckpointFolders(run, directory, prefix=PREFIX, marks_here=True)  # type: ignore[arg-type]

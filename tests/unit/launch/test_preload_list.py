@@ -51,6 +51,17 @@ def test_what_was_left_is_left_by_the_next_launcher_too(tmp_path: Path) -> None:
     assert learned(tmp_path, "learned").wanted.units() == {}
 
 
+def test_a_list_is_proven_once_a_parent_has_worked_through_its_packages(tmp_path: Path) -> None:
+    first = learned(tmp_path, "learned")
+    first.learn(("pytest",))
+    worked = first.wanted
+    first.learn(("pytest.y",))
+    first.leave(worked)
+    assert learned(tmp_path, "learned").wanted.proven
+    assert first.learn(("hypothesis",))
+    assert not learned(tmp_path, "learned").wanted.proven
+
+
 def test_a_job_names_what_is_imported_and_whether_anything_is_learned(tmp_path: Path) -> None:
     named = learned(tmp_path, "transformers", "datasets")
     assert (named.wanted.modules, named.learns) == (("transformers", "datasets"), False)

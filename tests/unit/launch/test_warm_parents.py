@@ -1,19 +1,31 @@
 """Which parent a worker is forked from, and when a parent that nothing is forked from any more ends."""
 
 import asyncio
+import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.agent.launch import warmparents
-from holdfast.agent.launch.forking import EntrypointKind, Fork, GroupGone, Ready
-from holdfast.agent.launch.preload import PreloadList, leave_what_killed, read_list, stamp_of, trying_file
+from holdfast.agent.launch import forkserver, warmparents
+from holdfast.agent.launch.forking import EntrypointKind, Fork, GroupGone, Preload, Ready
+from holdfast.agent.launch.forkserver import ForkServer
+from holdfast.agent.launch.preload import (
+    LEFT_MAX,
+    PreloadList,
+    leave_what_killed,
+    read_list,
+    stamp_of,
+    trying_file,
+)
 from holdfast.agent.launch.settings import Entrypoint
 from holdfast.agent.launch.warmparents import WarmParents, list_file
 
 REQUEST = Fork(1, "rank0", EntrypointKind.SCRIPT, ("train.py",), {}, "/", "/log")
 LEFT: list[PreloadList] = []
+
+PROVEN = PreloadList(("transformers",), proven=True)
 
 
 class FakeServer:
@@ -70,7 +82,7 @@ def installed(folder: Path) -> Ready:
 async def test_a_worker_waits_for_the_parent_that_imports_what_it_needs(
     parents: WarmParents, tmp_path: Path
 ) -> None:
-    parents.season(PreloadList(("transformers",)))
+    parents.season(PROVEN)
     plain, seasoned = FakeServer.made
     assert seasoned.wanted == list_file(tmp_path, 1)
     plain.is_now(Ready(warm=True))
@@ -83,7 +95,7 @@ async def test_a_worker_waits_for_the_parent_that_imports_what_it_needs(
 
 
 async def test_nobody_waits_for_a_parent_of_no_use(parents: WarmParents) -> None:
-    parents.season(PreloadList(("transformers",)))
+    parents.season(PROVEN)
     plain, seasoned = FakeServer.made
     parents.fork(REQUEST)
     seasoned.is_now(Ready(warm=False, reason="2 threads run"))
@@ -93,13 +105,23 @@ async def test_nobody_waits_for_a_parent_of_no_use(parents: WarmParents) -> None
 
 async def test_nobody_waits_long_for_an_import(parents: WarmParents, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warmparents, "IMPORTING_S", 0.0)
-    parents.season(PreloadList(("transformers",)))
+    parents.season(PROVEN)
     plain, seasoned = FakeServer.made
     parents.fork(REQUEST)
     for _ in range(2):
         await asyncio.sleep(0)
     parents.fork(REQUEST)
     assert (len(plain.forked), len(seasoned.forked)) == (2, 0)
+
+
+async def test_nobody_waits_for_what_is_imported_for_the_first_time(parents: WarmParents, tmp_path: Path) -> None:
+    """It may take several tries, of which each begins anew."""
+    parents.season(PreloadList(("transformers",)))
+    plain, seasoned = FakeServer.made
+    parents.fork(REQUEST)
+    seasoned.is_now(installed(tmp_path))
+    parents.fork(REQUEST)
+    assert (len(plain.forked), len(seasoned.forked)) == (1, 1)
 
 
 async def test_what_was_installed_anew_is_not_used_and_made_anew(parents: WarmParents, tmp_path: Path) -> None:
@@ -169,3 +191,36 @@ async def test_the_same_list_again_and_an_empty_one_make_no_other_parent(parents
     for _ in range(2):
         parents.season(PreloadList(("transformers",)))
     assert len(FakeServer.made) == 2
+
+
+class NeverReady(ForkServer):
+    """One whose processes end before they say anything."""
+
+    starts = 0
+
+    def _start_process(self) -> tuple["subprocess.Popen[bytes]", socket.socket]:
+        self.starts += 1
+        if self.starts > LEFT_MAX + 1:
+            MANY.set()
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        return subprocess.Popen(["true"]), ours
+
+
+MANY = asyncio.Event()
+
+
+async def test_a_parent_that_never_gets_ready_is_given_up_and_the_plain_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_up = asyncio.Event()
+    monkeypatch.setattr(forkserver, "_DELAY_S_MAX", 0.0)
+    monkeypatch.setattr(forkserver.log, "warning", lambda *_: given_up.set())
+    for wanted, over in ((tmp_path / "list.json", given_up), (None, MANY)):
+        server = NeverReady(preload=Preload.TORCH, environment={}, on_message=lambda _: None, wanted=wanted)
+        running = asyncio.create_task(server.run())
+        async with asyncio.timeout(20):
+            await over.wait()
+        assert MANY.is_set() is (wanted is None)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from holdfast.agent.linktest.judgement import Measured, both, judge, judge_rings
+from holdfast.agent.linktest.judgement import Measured, judge, with_rings
 from holdfast.agent.linktest.schedule import rounds
 from holdfast.api.selftest import Verdict
 
@@ -117,7 +117,7 @@ RING_FAULTS: dict[str, Fault] = {
 @pytest.mark.parametrize("nodes", [6, 8, 32])
 @pytest.mark.parametrize("fault", RING_FAULTS.values(), ids=RING_FAULTS.keys())
 def test_what_shows_only_in_a_ring_names_the_node_at_whose_both_ways_it_is(nodes: int, fault: Fault) -> None:
-    judged = both(judge(fleet(nodes)), judge_rings(ring(nodes, 2, fault)))
+    judged = with_rings(judge(fleet(nodes)), ring(nodes, 2, fault))
 
     assert (judged.verdict, list(judged.nodes), judged.links) == (Verdict.FAILED, ["n2"], ())
 
@@ -125,7 +125,7 @@ def test_what_shows_only_in_a_ring_names_the_node_at_whose_both_ways_it_is(nodes
 def test_one_bad_way_of_a_ring_is_a_link() -> None:
     ways = ring(8)
     ways[3] = replace(ways[3], stall_s=3.0)
-    judged = both(judge(fleet(8)), judge_rings(ways))
+    judged = with_rings(judge(fleet(8)), ways)
 
     assert judged.nodes == {}
     assert [(each.one, each.other, each.says) for each in judged.links] == [
@@ -136,15 +136,24 @@ def test_one_bad_way_of_a_ring_is_a_link() -> None:
 def test_a_link_that_pairs_and_rings_find_bad_is_told_once_and_not_beside_its_node() -> None:
     dead = FAULTS["dead"]
     pairs = judge(spoilt(spoilt(fleet(8), dead, "n2", "n5"), dead, "n7"))
-    judged = both(pairs, judge_rings(spoilt(ring(8), dead, "n6", "n7")))
+    judged = with_rings(pairs, spoilt(ring(8), dead, "n6", "n7"))
 
     assert list(judged.nodes) == ["n7"]
     assert [(each.one, each.other) for each in judged.links] == [("n2", "n5")]
 
 
+def test_the_neighbour_of_a_node_that_pairs_blame_is_not_blamed_for_its_ways() -> None:
+    ways = spoilt(ring(8), FAULTS["1 % lost"], "n2")
+    ways[3] = replace(ways[3], stall_s=3.0)
+    judged = with_rings(judge(spoilt(fleet(8), FAULTS["1 % lost"], "n2")), ways)
+
+    assert list(judged.nodes) == ["n2"]
+    assert [(each.one, each.other) for each in judged.links] == [("n3", "n4")]
+
+
 def test_sound_rings_beside_too_few_pairs_pass_and_nothing_to_compare_is_unknown() -> None:
-    assert both(judge(fleet(8)), judge_rings(ring(8))).verdict is Verdict.PASSED
-    nothing = both(judge(fleet(3)), judge_rings(ring(3)))
+    assert with_rings(judge(fleet(8)), ring(8)).verdict is Verdict.PASSED
+    nothing = with_rings(judge(fleet(3)), ring(3))
     assert nothing.verdict is Verdict.UNKNOWN
     assert nothing.says.count("6 are needed") == 2
 

@@ -58,7 +58,7 @@ def test_the_sdist_builds_the_wheel_that_the_tree_builds(built: Distributions, t
         assert {each.mtime for each in archive} == {epoch}, "its times would differ at each build"
     assert {"PKG-INFO", "LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "constraints.txt"} <= names
     assert "docs/guide.md" in names
-    assert not {name for name in names if name.startswith(("tests/", "bench/", ".ci"))}
+    assert not {name for name in names if name.startswith(("tests/", "bench/", "helm/", ".ci"))}
 
 
 def test_what_is_said_of_it_is_whole_and_not_made_up(built: Distributions) -> None:

@@ -58,7 +58,10 @@ def page(folder: Path, *, last: str = "exit_with() { return 3; }; exit_with", te
 
 @pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in TUTORIALS])
 def test_every_tutorial_is_counted_at_its_head_and_names_tests_that_are_there(path: Path) -> None:
-    commands = read_page(path).commands
+    page = read_page(path)
+    commands = page.commands
+    pinned = (ROOT / "bench" / "brought" / "packages.py").read_text()
+    assert all(f'"{name}": (' in pinned for name in page.brings), page.brings
     assert [each for each in commands if each.how != NOT_RUN] != []
     for each in commands:
         if each.how == RUN_BY:

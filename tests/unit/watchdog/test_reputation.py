@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import Action, Incident, IncidentState, Rung
+from holdfast.api.selftest import LINKS_FAILED
 from holdfast.watchdog.brain import reputation
 from holdfast.watchdog.brain.reputation import (
     HALF_LIFE_S,
@@ -57,6 +58,12 @@ def learned(*incidents: Incident, now: float = NOW, nodes: int = 100) -> Fleet:
 @pytest.mark.parametrize("kind", [FindingKind.SELF_TEST, FindingKind.CORRUPTION, FindingKind.GPU_LOST])
 def test_one_proof_is_enough(kind: FindingKind) -> None:
     assert learned(incident(kind)).quarantined == ("n1",)
+
+
+def test_links_that_were_worse_than_others_twice_are_a_proof_and_once_are_none() -> None:
+    worse = [incident(FindingKind.SELF_TEST, n, cause=LINKS_FAILED, at=NOW - n * DAY) for n in range(2)]
+    assert learned(worse[0]).quarantined == ()
+    assert learned(*worse).quarantined == ("n1",)
 
 
 def test_an_xid_of_hardware_is_a_proof_and_one_of_either_is_not() -> None:

@@ -38,7 +38,9 @@ class LearnedImports:
         if LEARNED in names and entrypoint.kind is not EntrypointKind.PROGRAM:
             self._file = _folder(environment, run_dir) / f"{key_of(entrypoint)}.json"
             known = read_list(self._file)
-            self.wanted = PreloadList(self.wanted.learning(known.modules).modules, known.left)
+            whole = self.wanted.learning(known.modules).modules
+            is_proven = known.proven and len(whole) == len(known.modules)
+            self.wanted = PreloadList(whole, known.left, is_proven)
 
     @property
     def learns(self) -> bool:
@@ -62,9 +64,11 @@ class LearnedImports:
         return self._worth[unit]
 
     def leave(self, worked: PreloadList) -> None:
-        """Take in what a warm parent had to leave."""
-        if worked.left != self.wanted.left:
-            self.wanted = PreloadList(self.wanted.modules, worked.left)
+        """Take in that a warm parent has worked through the list, and what it had to leave."""
+        units = PreloadList(self.wanted.modules, worked.left).units()  # it may have grown meanwhile
+        tried = PreloadList(self.wanted.modules, worked.left, proven=units.keys() <= worked.units().keys())
+        if tried != self.wanted:
+            self.wanted = tried
             self._keep()
 
     def _keep(self) -> None:

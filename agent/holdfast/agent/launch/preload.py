@@ -28,10 +28,13 @@ UNIT_LIMIT_S: Final = 120.0
 
 
 class PreloadList(msgspec.Struct, frozen=True):
-    """`modules` in the order of their import, `left` what is not imported, by unit, and why."""
+    """`modules` in the order of their import, `left` what is not imported, by unit, and why. `proven`: a process
+    has worked through these units once, so that the next one is done as soon as a worker would be.
+    """
 
     modules: tuple[str, ...] = ()
     left: dict[str, str] = {}
+    proven: bool = False
 
     def leaving(self, unit: str, why: str) -> "PreloadList":
         """The list without that unit."""
@@ -40,7 +43,9 @@ class PreloadList(msgspec.Struct, frozen=True):
     def learning(self, names: Iterable[str]) -> "PreloadList":
         """The list with those names after its own."""
         known = tuple(dict.fromkeys((*self.modules, *names)))[:NAMES_MAX]
-        return msgspec.structs.replace(self, modules=known)
+        grown = msgspec.structs.replace(self, modules=known)
+        is_known = grown.units().keys() <= self.units().keys()
+        return msgspec.structs.replace(grown, proven=self.proven and is_known)
 
     def units(self) -> dict[str, tuple[str, ...]]:
         """The modules by top-level package, in the order of the first of each, without what is left."""

@@ -1,9 +1,10 @@
 """The warm parents of a launcher: one that has imported torch, and beside it one with what the script needs too.
 
 The plain one is there within seconds and always. The other is made once it is known what the script imports; a
-worker is forked from it when no package has been installed anew since. A worker that is wanted while it still
-imports waits for it, `IMPORTING_S` at most: it would import the same by itself, begin later, and take the
-processors from it. What goes wrong with it costs a line in the log: workers then start from the plain one.
+worker is forked from it when it is ready and no package has been installed anew since. One that is wanted while it
+imports a list that is proven waits for it, `IMPORTING_S` at most: it would import the same by itself, begin later,
+and take the processors from it. What goes wrong with it costs a line in the log: workers then start from the plain
+one.
 """
 
 import asyncio
@@ -111,7 +112,8 @@ class WarmParents:
         self._seasoned = parent
         self._running[parent] = task = asyncio.create_task(parent.run())
         task.add_done_callback(lambda _: _remove(path))
-        self._hurry = asyncio.get_running_loop().call_later(IMPORTING_S, self._wait_no_longer)
+        if wanted.proven:
+            self._hurry = asyncio.get_running_loop().call_later(IMPORTING_S, self._wait_no_longer)
 
     async def run(self) -> None:
         """Keep the parents running until cancelled; then end them with all their workers."""

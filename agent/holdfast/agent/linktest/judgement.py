@@ -29,9 +29,10 @@ TIMES_MIN: Final = 1.5
 RESENT_FLOOR: Final = 1e-3
 # What a round trip takes in the hosts themselves, more where their processors are busy: no fault of a link.
 LATENCY_FLOOR_S: Final = 2e-4
-# A part may be late for once: TCP waits for 0.2 s before it sends again what was lost.
+# A part may be late for once: TCP waits for 0.2 s before it sends again what was lost, then twice as long, and a
+# busy host waits for its processors. More than half of this is a stall.
 # Source: https://github.com/torvalds/linux/blob/master/include/net/tcp.h (TCP_RTO_MIN)
-STALL_FLOOR_S: Final = 0.5
+STALL_FLOOR_S: Final = 1.0
 # What is compared with another hour has to be so many times worse.
 TIMES_UNUSUAL: Final = 3.0
 # Four nodes, each with each. One bad node of them makes half of the links bad, which is as many as can be told.
@@ -64,13 +65,14 @@ def judge(measured: Sequence[Measured], usual: UsualLink | None = None) -> Judge
     return msgspec.structs.replace(_judged(measured, (_slow, _thin, _lossy), "links"), usual=_usual_of(measured))
 
 
-def judge_rings(measured: Sequence[Measured]) -> Judged:
-    """What the ways of all rings together say, each measured by the node that sends over it."""
-    return _judged(measured, (_thin, _lossy, _stalled), "ways in rings")
+def with_rings(pairs: Judged, measured: Sequence[Measured]) -> Judged:
+    """What the pairs said, and what the ways of all rings add, each measured by the node that sends over it.
 
-
-def both(pairs: Judged, rings: Judged) -> Judged:
-    """What pairs and rings together say. A link at whose end is a node that one of them blames is nothing new."""
+    A node has two ways in a ring and three partners or more: whom the pairs blame is not looked at again, for what
+    its neighbours have of it would speak against them.
+    """
+    others = [each for each in measured if each.one not in pairs.nodes and each.other not in pairs.nodes]
+    rings = _judged(others, (_thin, _lossy, _stalled), "ways in rings")
     nodes = {**rings.nodes, **pairs.nodes}
     links: dict[frozenset[str], BadLink] = {}
     for each in (*pairs.links, *rings.links):

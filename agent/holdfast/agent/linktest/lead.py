@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.agent.linktest.judgement import Measured, both, judge, judge_rings
+from holdfast.agent.linktest.judgement import Measured, judge, with_rings
 from holdfast.agent.linktest.measurement import SILENT_S
 from holdfast.agent.linktest.schedule import Pair, groups, rounds
 from holdfast.agent.linktest.wire import LINE_MAX, TO_LEAD, Done, Ended, Joined, Ring, ToMember, Turn
@@ -143,7 +143,7 @@ class Lead:
         if not self._order.gang_s or not self._has_time_for(self._order.gang_s):
             return judge(measured, self._order.usual)
         rings = await asyncio.gather(*(self._ring(members, places) for places in groups(len(members))))
-        return both(judge(measured, self._order.usual), judge_rings([each for ring in rings for each in ring]))
+        return with_rings(judge(measured, self._order.usual), [each for ring in rings for each in ring])
 
     def _has_time_for(self, seconds: float) -> bool:
         return asyncio.get_running_loop().time() + 2 * seconds <= self._ends

@@ -1,5 +1,6 @@
 """`holdfast audit`: probe a script's model on a small batch before the job starts."""
 
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -33,6 +34,8 @@ def audit(script: str, arguments: tuple[str, ...], probes: str | None, entry: st
     to probe, and 3 when none is suspect and one is unknown.
     """
     asked = _asked(probes)
+    if importlib.util.find_spec("torch") is None:
+        raise Unavailable("audit needs torch, which is not installed here: pip install 'holdfast[torch]' adds it")
     command = [sys.executable, "-m", "holdfast.trainer.probes", "--entry", entry, "--probes", ",".join(asked)]
     # In a process of its own: the script may do anything, and this one stays without torch.
     ended = subprocess.run([*command, "--", script, *arguments], stdout=subprocess.PIPE, check=False)

@@ -8,11 +8,11 @@ import msgspec
 
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.event import Journaled
+from holdfast.cli.incidentview import incidents_text, incidents_wide_text, recorded_incidents_text, story
 from holdfast.cli.output import UNKNOWN, ExitCode, Format, emit, format_option, instant, plain
 from holdfast.cli.seen import RecordedIncidents
 from holdfast.cli.site import open_site
 from holdfast.cli.target import JobWord, Target, target_options
-from holdfast.cli.view import incidents_text, incidents_wide_text, recorded_incidents_text, story
 
 if TYPE_CHECKING:
     from holdfast.cli.watchdogclient import WatchdogClient

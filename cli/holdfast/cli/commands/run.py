@@ -19,10 +19,10 @@ from holdfast.cli.embedded.jobfile import prepare, read_job_file
 from holdfast.cli.embedded.localcluster import PlacementOptions
 from holdfast.cli.embedded.session import Interrupted, RunOptions, run_session
 from holdfast.cli.example import example_job_file
+from holdfast.cli.incidentview import incidents_text
 from holdfast.cli.output import ExitCode
 from holdfast.cli.output import plain as without_commands
 from holdfast.cli.statedirectory import DEFAULT_PARENT, StateDirectory, state_directory_of
-from holdfast.cli.view import incidents_text
 
 ERROR_LINES = 15
 DEMO_NODES = Nodes(min=2, max=3, spares=1)

@@ -89,7 +89,7 @@ def slurm(
             *own.flags(),
             str(job_file.absolute()),
         ),
-        output=directory.logs,
+        output=str(directory.logs),
         asked=asked,
         save_before_s=own.save_before,
     ).text()

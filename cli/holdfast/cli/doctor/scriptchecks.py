@@ -203,7 +203,9 @@ def _resuming(script: Script, framework: Framework) -> Iterator[Finding]:
         return
     if framework.resumes is not None:
         method, word = framework.resumes
-        calls = script.called(method)
+        makers = {call.to for call in script.called(*framework.made_by) if call.to}
+        every = script.called(method)
+        calls = [call for call in every if call.of in makers] or every
         if calls and not any(word in call.words for call in calls):
             says = f"{method[1:]}() at {calls[0].place} begins at step 0 after every fault"
             fix = f"the line above, or {method[1:]}(..., {word}=...) with the newest checkpoint where there is one"

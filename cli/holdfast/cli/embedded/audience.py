@@ -11,15 +11,8 @@ from holdfast.api.errors import Unavailable
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.status import JobPhase, JobStatus, RankStatus
 from holdfast.cli.embedded.watchdog import WatchdogLink
+from holdfast.cli.incidentview import culprit_text, healed_no_round, in_one_line, is_report, rung_text, runs_again
 from holdfast.cli.output import number, plain, seconds
-from holdfast.cli.view import (
-    culprit_text,
-    healed_no_round,
-    in_one_line,
-    is_report,
-    rung_text,
-    runs_again,
-)
 
 POLL_INTERVAL_S: Final = 0.2
 PROGRESS_INTERVAL_S: Final = 5.0

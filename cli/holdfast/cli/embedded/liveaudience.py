@@ -15,8 +15,8 @@ from holdfast.api.incident import IncidentState
 from holdfast.api.status import JobPhase
 from holdfast.api.telemetry import ProcessState
 from holdfast.cli.embedded.audience import Picture, news, progress
+from holdfast.cli.incidentview import culprit_text, in_one_line, rung_text
 from holdfast.cli.output import UNKNOWN, ago, number, seconds
-from holdfast.cli.view import culprit_text, in_one_line, rung_text
 
 PHASE_STYLES = {
     JobPhase.RUNNING: "bold green",

@@ -6,6 +6,14 @@ from typing import Final
 from holdfast.api.finding import Confidence
 from holdfast.api.incident import CAUSE_WITHIN_S, Incident, IncidentState
 from holdfast.api.ledger import NOTHING, Amount, Row
+from holdfast.cli.incidentview import (
+    RUNG_WORDS,
+    confidence_text,
+    culprit_text,
+    healed_no_round,
+    known_text,
+    rung_text,
+)
 from holdfast.cli.output import UNKNOWN, instant, number, seconds
 from holdfast.cli.postmortem.case import Case
 from holdfast.cli.postmortem.document import Block, Bullets, Document, Heading, Paragraph, Table, Verbatim, cut
@@ -14,7 +22,6 @@ from holdfast.cli.postmortem.pictures import pictures
 from holdfast.cli.postmortem.timeline import timeline_of
 from holdfast.cli.rounds.comparison import Compared
 from holdfast.cli.rounds.effect import Turn
-from holdfast.cli.view import RUNG_WORDS, confidence_text, culprit_text, healed_no_round, known_text, rung_text
 from holdfast.console.runbook.known import many
 from holdfast.console.runbook.symptom import symptom_of
 

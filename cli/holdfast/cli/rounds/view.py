@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
+from holdfast.cli.incidentview import in_one_line
 from holdfast.cli.output import UNKNOWN, instant, number, table
 from holdfast.cli.rounds.comparison import Compared
 from holdfast.cli.rounds.effect import Effect, Turn
-from holdfast.cli.view import in_one_line
 
 HEADERS = ("ROUND", "BEGAN", "RANKS", "STEPS", "CHANGED", "WHAT IT DID")
 CHANGES_SHOWN = 8

@@ -6,7 +6,6 @@ Sources of the options: https://slurm.schedmd.com/sbatch.html
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from holdfast.api.errors import InvalidInput, Problem
@@ -36,7 +35,7 @@ class BatchScript:
 
     job: TrainingJob
     command: Sequence[str]
-    output: Path
+    output: str
     asked: Sequence[str] = ()
     save_before_s: int = SAVE_BEFORE_S
 
@@ -84,13 +83,12 @@ class BatchScript:
         return self.asked
 
 
-def _pattern(folder: Path) -> str:
+def _pattern(folder: str) -> str:
     """The log's name for sbatch, to which % means something. Raises InvalidInput."""
-    text = str(folder)
-    if "\\" in text or not text.isprintable():
+    if "\\" in folder or not folder.isprintable():
         fix = "name a folder without backslashes and line breaks: sbatch reads them as something else"
-        raise InvalidInput(Problem("--state-dir", text, fix))
-    return text.replace("%", "%%") + "/slurm-%j.out"
+        raise InvalidInput(Problem("--state-dir", folder, fix))
+    return folder.replace("%", "%%") + "/slurm-%j.out"
 
 
 def means_nothing(job: TrainingJob) -> tuple[str, ...]:

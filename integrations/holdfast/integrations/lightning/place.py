@@ -7,6 +7,7 @@ is dealt out again, and the batches that were taken are passed over.
 Source: https://github.com/Lightning-AI/pytorch-lightning, src/lightning/pytorch/loops/training_epoch_loop.py
 """
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ import torch
 from lightning.fabric.utilities.data import _set_sampler_epoch
 from lightning.pytorch import Trainer
 from lightning.pytorch.loops.fetchers import _DataFetcher
+from torch.utils.data import DistributedSampler
 
 from holdfast.checkpoint.capture import randomness
 from holdfast.checkpoint.capture.state import Stateful
+
+logger = logging.getLogger(__name__)
 
 
 def place_file(rank: int) -> str:
@@ -53,7 +57,8 @@ class Place:
     def save(self, folder: Path, trainer: Trainer) -> None:
         """Into this rank's file in `folder`."""
         taken = trainer.fit_loop.epoch_loop.batch_progress.current.ready
-        state = {"taken": taken, "epoch_random": self._epoch_random, "random": randomness.capture()}
+        random = {"epoch_random": self._epoch_random, "random": randomness.capture()}
+        state = {"taken": taken, "is_dealt": _is_dealt(trainer), **random}
         torch.save(state, folder / place_file(self._rank))
 
     def load(self, folder: Path, saved_world: int) -> None:
@@ -70,11 +75,20 @@ class Place:
         progress = trainer.fit_loop.epoch_loop.batch_progress
         taken = progress.current.ready
         if self._saved_world != self._world:
+            behind = (
+                taken - progress.current.completed
+            )  # one, where it was saved behind a batch: the Trainer adds it
             taken = batches_in(taken, saved_world=self._saved_world, world=self._world)
-            for name in ("ready", "started", "processed", "completed"):
+            for name in ("ready", "started", "processed"):
                 setattr(progress.current, name, taken)
+            progress.current.completed = taken - behind
         if taken < trainer.num_training_batches:
             self._epoch_random = found["epoch_random"]
+            if taken and found.get("is_dealt", True) != _is_dealt(trainer):
+                logger.warning(
+                    "the rest of the epoch has other samples than were left: the strategy for one rank shuffles in"
+                    ' another order than that for several; write strategy="ddp" instead of "auto"'
+                )
             if not _is_stateful(trainer):
                 self._pass_over(trainer, taken)
         else:
@@ -100,6 +114,13 @@ def _fetcher(trainer: Trainer) -> _DataFetcher:
     fetcher = trainer.fit_loop._data_fetcher
     assert fetcher is not None, "the Trainer has made its loaders"
     return fetcher
+
+
+def _is_dealt(trainer: Trainer) -> bool:
+    """Whether the samples are dealt out to ranks, in an order that is the same in a world of any size."""
+    loader = trainer.fit_loop._combined_loader
+    samplers = [] if loader is None else [getattr(each, "sampler", None) for each in loader.flattened]
+    return any(isinstance(each, DistributedSampler) for each in samplers)
 
 
 def _is_stateful(trainer: Trainer) -> bool:

@@ -9,7 +9,9 @@ from holdfast.api.place import PLACES_MAX, Place
 # By label, what it names. Sources:
 # https://docs.nvidia.com/topograph/engines/kubernetes (network.topology.nvidia.com),
 # https://docs.nvidia.com/topograph/v1.0.0/reference/node-labels-and-annotations (fabric.topograph.run),
-# https://docs.aws.amazon.com/eks/latest/userguide/ml-workload-topology.html (topology.k8s.aws)
+# https://docs.aws.amazon.com/eks/latest/userguide/ml-workload-topology.html (topology.k8s.aws),
+# https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery/README.md (nvidia.com/cuda).
+# A driver in common is no place, but faults gather behind one as behind a switch.
 KNOWN: Final[Mapping[str, str]] = {
     "network.topology.nvidia.com/leaf": "switch",
     "network.topology.nvidia.com/spine": "spine",
@@ -22,6 +24,7 @@ KNOWN: Final[Mapping[str, str]] = {
     "topology.k8s.aws/network-node-layer-2": "spine",
     "topology.k8s.aws/network-node-layer-1": "core",
     "topology.kubernetes.io/zone": "zone",
+    "nvidia.com/cuda.driver-version.full": "driver",
 }
 
 

@@ -7,7 +7,8 @@ deleted leaves both behind.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -17,6 +18,7 @@ from holdfast.api.incident import Incident, Rung
 from holdfast.api.place import FaultFamily, Place
 from holdfast.watchdog.brain.gatherings import Exposure, Located, family_of, nodes_of
 
+HOUR_S: Final = 3600.0
 WEEK_S: Final = 7 * 86400.0
 WEEKS_KEPT: Final = 13
 # Places are judged by four whole weeks and the one that is running, as nodes are looked back over 28 days.
@@ -27,6 +29,9 @@ EPISODE_S: Final = 3600.0
 FAILURES_KEPT: Final = 4096
 # Beyond this many of a kind, the GPU time of further ones is not told apart: whoever invents labels fills nothing.
 GROUPS_MAX: Final = 4096
+
+BAND_C: Final = 10
+NOTHING_KNOWN: Final[Mapping[str, float]] = MappingProxyType({})
 
 # What breaks by itself. What a script or its data did is no failure of the fleet.
 OF_THE_FLEET: Final = frozenset(
@@ -48,7 +53,8 @@ OF_THE_FLEET: Final = frozenset(
 class Failure(msgspec.Struct, frozen=True):
     """One incident of a job, as far as the fleet is concerned. `where` are the places of the nodes it names.
 
-    `interrupts`: training stood still for it. `innocent` nodes had no part in it, and it says nothing of them.
+    `interrupts`: training stood still for it. `celsius` is how hot the hottest GPU of its node was, None where it
+    names no node or nobody knows.
     """
 
     job: str
@@ -58,18 +64,22 @@ class Failure(msgspec.Struct, frozen=True):
     cause: str
     family: FaultFamily | None
     interrupts: bool
+    celsius: float | None = None
     where: dict[str, tuple[Place, ...]] = {}
 
 
 class Spent(msgspec.Struct, frozen=True):
     """GPU time of one week, in GPU-seconds, and node time in node-seconds: of everything, behind each place by its
-    kind, and by kind of all nodes with such a place.
+    kind, and by kind of all nodes with such a place. `hours` are by hour of the day (UTC), `bands` by band of
+    temperature, as far as that is known.
     """
 
     gpu_s: float = 0.0
     node_s: float = 0.0
     behind: dict[str, dict[str, float]] = {}
     of_kind: dict[str, float] = {}
+    hours: dict[int, float] = {}
+    bands: dict[str, float] = {}
 
 
 class Failures(msgspec.Struct, frozen=True):
@@ -83,7 +93,9 @@ def week_of(at: float) -> int:
     return int(at // WEEK_S)
 
 
-def failure_of(incident: Incident, places: Mapping[str, tuple[Place, ...]]) -> Failure | None:
+def failure_of(
+    incident: Incident, places: Mapping[str, tuple[Place, ...]], heat: Mapping[str, float]
+) -> Failure | None:
     """What an incident is to the fleet; None where it is nothing of its."""
     is_exit = incident.kind is FindingKind.PROCESS_EXIT and not incident.cause.startswith("signal")
     if incident.kind not in OF_THE_FLEET or is_exit or incident.innocent or incident.own_rule:
@@ -97,13 +109,22 @@ def failure_of(incident: Incident, places: Mapping[str, tuple[Place, ...]]) -> F
         cause=incident.cause,
         family=family_of(incident.kind, incident.culprit, incident.cause),
         interrupts=any(each.rung > Rung.SKIP_STEP and each.round is not None for each in incident.actions),
+        celsius=next((heat[node] for node in nodes if node in heat), None),
         where={node: places.get(node, ()) for node in nodes},
     )
 
 
-def failed(known: Failures, incident: Incident, places: Mapping[str, tuple[Place, ...]]) -> Failures:
-    """The record that knows of this incident. Told again, or of its later versions, it is the same failure."""
-    failure = failure_of(incident, places)
+def failed(
+    known: Failures,
+    incident: Incident,
+    places: Mapping[str, tuple[Place, ...]],
+    heat: Mapping[str, float] = NOTHING_KNOWN,
+) -> Failures:
+    """The record that knows of this incident. Told again, or of its later versions, it is the same failure.
+
+    `places` and `heat` (degrees Celsius) are by node.
+    """
+    failure = failure_of(incident, places, heat)
     at = _place_of(known, incident)
     if failure is None:
         if at is None:
@@ -112,7 +133,7 @@ def failed(known: Failures, incident: Incident, places: Mapping[str, tuple[Place
     if at is not None:
         # Where its nodes were when it began: by now they may be gone.
         where = {node: known.failures[at].where.get(node) or each for node, each in failure.where.items()}
-        failure = msgspec.structs.replace(failure, where=where)
+        failure = msgspec.structs.replace(failure, where=where, celsius=known.failures[at].celsius)
         if failure == known.failures[at]:
             return known
         return msgspec.structs.replace(known, failures=(*known.failures[:at], failure, *known.failures[at + 1 :]))
@@ -138,33 +159,60 @@ def _goes_on(known: Failures, failure: Failure) -> bool:
     )
 
 
-def trained(
-    known: Failures, since: float, until: float, gpus_per_node: int, nodes: Iterable[tuple[Place, ...]]
-) -> Failures:
-    """The record after nodes with these places had ranks from `since` to `until` (seconds)."""
-    count = Counter(nodes)
+class Nodes(msgspec.Struct, frozen=True):
+    """What is known of the nodes of a round: how many GPUs each has, the places of each, how hot each is."""
+
+    gpus: int
+    places: tuple[tuple[Place, ...], ...]
+    celsius: tuple[float, ...] = ()
+
+
+def trained(known: Failures, since: float, until: float, nodes: Nodes) -> Failures:
+    """The record after these nodes had ranks from `since` to `until` (seconds)."""
+    count, bands = Counter(nodes.places), Counter(map(band_of, nodes.celsius))
     spent = dict(known.spent)
     while since < until:
+        end = min(until, (since // HOUR_S + 1) * HOUR_S)
         week = week_of(since)
-        end = min(until, (week + 1) * WEEK_S)
-        spent[week] = _more(spent.get(week, Spent()), end - since, gpus_per_node, count)
+        spent[week] = _more(spent.get(week, Spent()), since, end - since, nodes.gpus, count, bands)
         since = end
     return _kept(Failures(known.failures, spent), until)
 
 
-def _more(spent: Spent, seconds: float, gpus_per_node: int, count: Mapping[tuple[Place, ...], int]) -> Spent:
+def band_of(celsius: float) -> str:
+    """The band of ten degrees, as it is told: "60-69"."""
+    low = int(celsius // BAND_C) * BAND_C
+    return f"{low}-{low + BAND_C - 1}"
+
+
+def hour_of(at: float) -> int:
+    """The hour of the day, UTC."""
+    return int(at // HOUR_S) % 24
+
+
+def _more(
+    spent: Spent,
+    at: float,
+    seconds: float,
+    gpus: int,
+    count: Mapping[tuple[Place, ...], int],
+    bands: Mapping[str, int],
+) -> Spent:
     behind = {kind: dict(each) for kind, each in spent.behind.items()}
-    of_kind = dict(spent.of_kind)
+    of_kind, hours, hot = dict(spent.of_kind), dict(spent.hours), dict(spent.bands)
     for places, many in count.items():
-        gpu_s = seconds * gpus_per_node * many
+        gpu_s = seconds * gpus * many
         for kind in {each.kind for each in places}:
             of_kind[kind] = of_kind.get(kind, 0.0) + gpu_s
         for place in places:
             told = behind.setdefault(place.kind, {})
             if place.name in told or len(told) < GROUPS_MAX:
                 told[place.name] = told.get(place.name, 0.0) + gpu_s
+    for band, many in bands.items():
+        hot[band] = hot.get(band, 0.0) + seconds * gpus * many
     node_s = seconds * sum(count.values())
-    return Spent(spent.gpu_s + gpus_per_node * node_s, spent.node_s + node_s, behind, of_kind)
+    hours[hour_of(at)] = hours.get(hour_of(at), 0.0) + gpus * node_s
+    return Spent(spent.gpu_s + gpus * node_s, spent.node_s + node_s, behind, of_kind, hours, hot)
 
 
 def _kept(known: Failures, now: float) -> Failures:

@@ -26,6 +26,7 @@ import msgspec
 from holdfast.api.condition import ConditionKind
 from holdfast.api.finding import FindingKind, Subject
 from holdfast.api.place import FaultFamily, Gathering, Place
+from holdfast.api.selftest import LINKS_FAILED
 from holdfast.watchdog.brain.reputation import SAME_S
 
 QUIET_S: Final = 7 * 86400.0
@@ -58,7 +59,8 @@ OF_LINKS: Final = frozenset(
 
 def family_of(kind: FindingKind, culprit: Subject, cause: str) -> FaultFamily | None:
     """What outside of nodes could bring about such a fault, None for one that has its cause inside of its node."""
-    if kind in OF_NETWORK or culprit.peer is not None or (kind is FindingKind.CONDITION and cause in OF_LINKS):
+    of_links = cause == LINKS_FAILED or (kind is FindingKind.CONDITION and cause in OF_LINKS)
+    if kind in OF_NETWORK or culprit.peer is not None or of_links:
         return FaultFamily.NETWORK
     return FaultFamily.SUPPLY if kind in OF_SUPPLY else None
 

@@ -18,7 +18,7 @@ from holdfast.api.event import MemberTested
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import LinkPolicy, XidAction
 from holdfast.api.round import Round
-from holdfast.api.selftest import Judged, LinkTest, TestLevel, Verdict
+from holdfast.api.selftest import LINKS_FAILED, Judged, LinkTest, TestLevel, Verdict
 from holdfast.api.status import JobPhase
 from holdfast.api.xid import Recovery
 from holdfast.watchdog.brain.roster import Member, MemberState
@@ -26,7 +26,6 @@ from holdfast.watchdog.brain.selftests import admitted, in_order, wanted_of
 from holdfast.watchdog.brain.state import JobState, LinksTested, Trial
 from holdfast.watchdog.brain.step import Effect, Examine, Reason, Step, changed, stay
 
-CAUSE = "link test failed"
 WHY = "links between nodes, before the first round"
 WHY_IDLE = "links between nodes without ranks, now and then"
 # Two partners tell a bad node from its partner; with three every link has five others to be compared with.
@@ -64,7 +63,8 @@ def ask_for_links(state: JobState, names: tuple[str, ...], now: float) -> Step:
     led = (*state.links.led, lead)
     members = state.members.standing(names, MemberState.TESTING)
     step = _asked(state, (lead, *(each for each in names if each != lead)), state.policy.links, now, bars=True)
-    after = changed(step.state, members=members, links=replace(step.state.links, led=led))
+    says = f"asked of {len(names)} members, {lead} leads: no answer yet"
+    after = changed(step.state, members=members, links=replace(step.state.links, led=led, says=says))
     return Step(after, step.effects, step.reason)
 
 
@@ -167,6 +167,8 @@ def answered(state: JobState, trial: Trial, event: MemberTested, now: float) -> 
         says = f"{trial.member} could not {does}: {event.says or 'no reason given'}"
         if event.verdict is Verdict.PASSED:
             says = f"{trial.member} has tested its links"
+        if part.leads:
+            links = replace(links, says=says)
         return Step(changed(state, links=links), (), Reason("link test", says)), ()
     found = _findings(state, trial, judged, now)
     bad: dict[str, str] = {}
@@ -208,7 +210,7 @@ def _finding(trial: Trial, subject: Subject, says: str, now: float) -> Finding:
     return Finding(
         kind=FindingKind.SELF_TEST,
         subject=subject,
-        cause=CAUSE,
+        cause=LINKS_FAILED,
         evidence=(Evidence(f"link test led by {trial.member}", says, now),),
         confidence=Confidence.PROBABLE,
         began_at=now,

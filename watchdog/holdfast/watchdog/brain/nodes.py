@@ -7,7 +7,7 @@ spare, then is given ranks.
 
 import msgspec
 
-from holdfast.api.event import ConditionOver, Event, FaultsGathered, NodeReputed
+from holdfast.api.event import ConditionOver, Event, FleetReviewed, NodeReputed
 from holdfast.api.finding import FindingKind
 from holdfast.api.plan import NodeOrder
 from holdfast.watchdog.brain.departures import expect, without_slow
@@ -170,15 +170,17 @@ def reputed(state: JobState, event: Event, now: float) -> Step:
     return Step(after, (), Reason("reputation", f"node {node}: {why}"))
 
 
-def gathered(state: JobState, event: Event, now: float) -> Step:
-    """Places behind which faults gather: nobody leaves one, and open incidents of nodes behind them say so."""
-    assert isinstance(event, FaultsGathered)
+def fleet_reviewed(state: JobState, event: Event, now: float) -> Step:
+    """What all jobs know together. Nobody leaves a place behind which faults gather; open incidents of nodes
+    behind it say so. How often a node fails paces the checkpoints.
+    """
+    assert isinstance(event, FleetReviewed)
     known = {(each.place, each.family) for each in state.gatherings}
     news = [each for each in event.gatherings if (each.place, each.family) not in known]
-    state = changed(state, gatherings=event.gatherings)
+    state = changed(state, gatherings=event.gatherings, node_failures_per_day=event.node_failures_per_day)
     state, effects = gathers(state, news, now)
     says = "; ".join(each.says for each in event.gatherings) or "faults gather behind no place any more"
-    return Step(state, effects, Reason("faults gather", says))
+    return Step(state, effects, Reason("fleet reviewed", says))
 
 
 def _is_of_distrust(departure: Departure, node: str) -> bool:

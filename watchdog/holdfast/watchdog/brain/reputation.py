@@ -25,6 +25,7 @@ from holdfast.api.finding import SENSED, Confidence, FindingKind
 from holdfast.api.incident import Incident
 from holdfast.api.nodecondition import is_by_jobs
 from holdfast.api.policy import XidAction
+from holdfast.api.selftest import LINKS_FAILED
 from holdfast.api.xid import CATALOGUE, XidClass, XidEntry
 
 BY_JOBS: Final = frozenset({ConditionKind.DISK_FULL, ConditionKind.MEMORY_LOW})
@@ -270,6 +271,9 @@ def weight_of(incident: Incident) -> float:
         entry = xid_of(incident.cause)
         blames = entry is not None and entry.blames is XidClass.HARDWARE and entry.action is XidAction.EVICT
         weight = PROOF if blames else OTHER_XID
+    elif incident.cause == LINKS_FAILED:
+        # Compared with others of one moment: no proof, as other faults of links are none.
+        weight = WEIGHTS[FindingKind.CONDITION]
     elif incident.kind is FindingKind.PROCESS_EXIT and not incident.cause.startswith("signal"):
         weight = 0.0
     return weight if incident.actions else min(weight, REPORTED)

@@ -162,13 +162,16 @@ def _optimum(state: JobState) -> Cadence:
     cost_s, nodes = median(stalls), len(state.round.ranks) if state.round else 1
     newest_at = state.checkpoints[-1].at
     seen_s = newest_at - (state.ledger.first_round_at or newest_at) - state.ledger.held_s
-    apart_s = between_failures_s(nodes, state.storage_restores, seen_s)
+    per_day = state.node_failures_per_day
+    apart_s = between_failures_s(nodes, state.storage_restores, seen_s, per_day or NODE_FAILURES_PER_DAY)
     took_s = max((each.took_s or 0.0 for each in state.checkpoints[-COSTS_LOOKED_AT:]), default=0.0)
     best_s = daly_s(cost_s, apart_s)
     every_s = min(max(best_s, LEAST_S, 2.0 * took_s), MOST_S)
     says = (
         f"every {every_s:.0f} s: one costs {cost_s:.3g} s, and {nodes} nodes need one every {apart_s / 3600:.3g} h"
-        f" ({state.storage_restores} needed so far), for which {best_s:.0f} s is best"
+        f" ({state.storage_restores} needed so far"
+        f"{'' if per_day is None else f'; a node of the fleet fails every {1.0 / per_day:.3g} days'}"
+        f"), for which {best_s:.0f} s is best"
     )
     return Cadence(says, every_s=every_s)
 
@@ -211,10 +214,11 @@ def daly_s(cost_s: float, between_failures_s: float) -> float:
     return young_s(cost_s, between_failures_s) * (1.0 + sqrt(part) / 3.0 + part / 9.0) - cost_s
 
 
-def between_failures_s(nodes: int, failures: int, seen_s: float) -> float:
-    """The mean time between failures that the published rate and `failures` in `seen_s` together suggest.
+def between_failures_s(nodes: int, failures: int, seen_s: float, per_day: float = NODE_FAILURES_PER_DAY) -> float:
+    """The mean time between failures that a known rate and `failures` in `seen_s` together suggest.
 
-    The rate counts as one failure in its own mean time: it decides at first and hardly matters after a few.
+    The rate, `per_day` and node, is the fleet's own where it is known, and counts as one failure in its own mean
+    time: it decides at first and hardly matters after a few.
     """
-    expected_s = SECONDS_PER_DAY / (NODE_FAILURES_PER_DAY * max(1, nodes))
+    expected_s = SECONDS_PER_DAY / (per_day * max(1, nodes))
     return (expected_s + max(0.0, seen_s)) / (1 + failures)

@@ -287,7 +287,8 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     passed a test, `digests` what was computed by whom: check and kind of device, result, nodes. `probation` are
     nodes that are being trusted again, `reputed` those avoided for what other jobs know of them. `racks` are
     the failure domains of nodes, `places` what they share with others, `sold` what they are and how they are paid
-    for, as far as the cluster tells. `gatherings` are the places behind which faults of all jobs gather.
+    for, as far as the cluster tells. `gatherings` are the places behind which faults of all jobs gather,
+    `node_failures_per_day` how often a node of all jobs fails (None: nobody told).
     `paced_at` is when a checkpoint was last asked
     for because it was due, `storage_restores` how many faults needed one. `went_back` tells
     why the job went back for what its losses were, NaN or too high. `ended_at` is when the
@@ -376,6 +377,7 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     links: LinksTested = LinksTested()
     places: dict[str, tuple[Place, ...]] = {}
     gatherings: tuple[Gathering, ...] = ()
+    node_failures_per_day: float | None = None
 
     @property
     def held(self) -> bool:

@@ -40,7 +40,7 @@ from holdfast.watchdog.server.connection import Farewell
 from holdfast.watchdog.server.feed import FEED, Feed, serve_feed
 from holdfast.watchdog.server.identity import check_job
 from holdfast.watchdog.server.peers import serve_agent, serve_launcher, serve_operator
-from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
+from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog, review_loop
 from holdfast.wire.door import Door
 
 logger = logging.getLogger(__name__)
@@ -267,6 +267,7 @@ def make_app(
     app[scrape.SCRAPER] = scrape.Scraper()
     app[FEED] = Feed(watchdog)
     app.cleanup_ctx.append(scrape.watch_loop)
+    app.cleanup_ctx.append(review_loop)
     for route in ROUTES:
         handler = route.handler
         if route.needs is not None:

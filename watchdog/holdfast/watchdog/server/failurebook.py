@@ -12,11 +12,13 @@ from typing import Final
 import msgspec
 
 from holdfast.api.errors import Unavailable
-from holdfast.api.event import FaultsGathered
+from holdfast.api.event import FleetReviewed
+from holdfast.api.fleet import FleetReport, SpareAdvice
 from holdfast.api.place import Gathering
 from holdfast.api.round import Round
-from holdfast.watchdog.brain.failures import Failures, exposure, failed, located, trained
+from holdfast.watchdog.brain.failures import Failures, Nodes, exposure, failed, located, trained
 from holdfast.watchdog.brain.gatherings import behind, gatherings
+from holdfast.watchdog.brain.rates import node_failures_per_day, overall, spares_for, tables, watched_since
 from holdfast.watchdog.brain.step import Effect, IncidentClosed, IncidentOpened, IncidentUpdated
 from holdfast.watchdog.server.fleet import ENDED, JUDGE_EVERY_S, recalled
 from holdfast.watchdog.server.host import JobHost
@@ -24,8 +26,19 @@ from holdfast.watchdog.store.store import START, Fence, Snapshot, Store
 
 logger = logging.getLogger(__name__)
 
+# How far the rate moves before jobs are told: the cadence goes by its square root.
+RATE_CHANGE: Final = 0.2
 # A namespace has no dot.
 FAILURES: Final = "holdfast.dev/failures"
+
+
+def heat_of(host: JobHost) -> dict[str, float]:
+    """By node how hot its hottest GPU is, in degrees Celsius, of those whose agent tells."""
+    known = (
+        (node, max((gpu.temperature_c for gpu in report.gpus if gpu.temperature_c is not None), default=None))
+        for node, report in host.taken.items()
+    )
+    return {node: celsius for node, celsius in known if celsius is not None}
 
 
 class Followed(msgspec.Struct):
@@ -47,6 +60,7 @@ class FailureBook:
         self._known = recalled(store, FAILURES, Failures, "what the fleet failed by") or Failures()
         self._followed: dict[str, Followed] = {}
         self._gatherings: tuple[Gathering, ...] = ()
+        self._per_day = node_failures_per_day(self._known)
         self._judged_at = float("-inf")
 
     @property
@@ -64,13 +78,13 @@ class FailureBook:
         before = self._known
         for effect in effects:
             if isinstance(effect, IncidentOpened | IncidentUpdated | IncidentClosed):
-                self._known = failed(self._known, effect.incident, host.job.state.places)
+                self._known = failed(self._known, effect.incident, host.job.state.places, heat_of(host))
         if self._known is before and now < self._judged_at + JUDGE_EVERY_S:
             self._follow(host, now)
             return False
-        told = self._gatherings
+        told = self._gatherings, self._per_day
         self.book(hosts, now)
-        return self._gatherings != told
+        return (self._gatherings, self._per_day) != told
 
     def book(self, hosts: Iterable[JobHost], now: float) -> None:
         """Bring the GPU time of all jobs up to now, judge the places by it, and keep both. Raises Fenced."""
@@ -78,6 +92,7 @@ class FailureBook:
             self._follow(host, now, anew=True)
         self._judged_at = now
         self._gatherings = gatherings(located(self._known, now), exposure(self._known, now), now)
+        self._per_day = node_failures_per_day(self._known)
         try:
             state = msgspec.msgpack.encode(self._known)
             self._store.save(FAILURES, Snapshot(START, now, state), fence=self._fence)
@@ -89,14 +104,31 @@ class FailureBook:
         self._followed.pop(job, None)
 
     def tell(self, host: JobHost) -> None:
-        """Let a job know of the places behind which faults gather and it has nodes."""
+        """Let a job know of the places behind which faults gather and it has nodes, and how often nodes fail."""
         state = host.job.state
         if host.job.behind or state.policy is None or state.phase in ENDED:
             return  # told with what it next decides
         places = {place for known in state.places.values() for place in known}
         concerned = behind(self._gatherings, places)
-        if concerned != state.gatherings:
-            host.record(FaultsGathered(concerned))
+        per_day, told = self._per_day, state.node_failures_per_day
+        if per_day is not None and told is not None and abs(per_day - told) <= RATE_CHANGE * told:
+            per_day = told
+        if (concerned, per_day) != (state.gatherings, told):
+            host.record(FleetReviewed(concerned, per_day))
+
+    def report(self, hosts: Iterable[JobHost], now: float) -> FleetReport:
+        """All of it as of now, with the spares that each job would need. Raises Fenced."""
+        hosts = list(hosts)
+        self.book(hosts, now)
+        jobs = ((host.job.name, host.job.state) for host in hosts)
+        spares = tuple(
+            SpareAdvice(name, nodes, state.policy.spares, spares_for(nodes, self._per_day))
+            for name, state in jobs
+            if state.policy is not None and state.phase not in ENDED
+            if (nodes := len(state.round.ranks) if state.round is not None else state.policy.nodes_max)
+        )
+        told = (watched_since(self._known), overall(self._known), tables(self._known))
+        return FleetReport(now, *told, self._per_day, spares, self._gatherings)
 
     def _follow(self, host: JobHost, now: float, *, anew: bool = False) -> None:
         """Book the GPU time of the round that had the job's nodes, when it is over; `anew`: also before."""
@@ -104,9 +136,11 @@ class FailureBook:
         has_nodes = isinstance(state.desired, Round) and state.phase not in ENDED
         running = state.round if has_nodes else None
         if known is not None and (anew or running is not known.round):
-            nodes = (state.places.get(share.node, ()) for share in known.round.ranks)
+            names, heat = [share.node for share in known.round.ranks], heat_of(host)
             gpus = known.round.ranks[0].local_size if known.round.ranks else 0
-            self._known = trained(self._known, known.since, now, gpus, nodes)
+            places = tuple(state.places.get(name, ()) for name in names)
+            nodes = Nodes(gpus, places, tuple(heat[name] for name in names if name in heat))
+            self._known = trained(self._known, known.since, now, nodes)
             known = None
         if running is None:
             self._followed.pop(host.job.name, None)

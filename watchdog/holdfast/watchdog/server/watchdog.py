@@ -1,7 +1,8 @@
 """All jobs of one watchdog, over one store."""
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 
 from aiohttp import WSCloseCode, web
@@ -18,7 +19,7 @@ from holdfast.watchdog.senses import SensesFor
 from holdfast.watchdog.server.clock import WatchdogClock
 from holdfast.watchdog.server.connection import Farewell
 from holdfast.watchdog.server.failurebook import FailureBook
-from holdfast.watchdog.server.fleet import Deletions, FleetMemory
+from holdfast.watchdog.server.fleet import JUDGE_EVERY_S, Deletions, FleetMemory
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.identity import check_job
 from holdfast.watchdog.server.pastledgers import PastLedgers
@@ -167,11 +168,16 @@ class Watchdog:
         """Every job's host, by name."""
         return (self._hosts[name] for name in sorted(self._hosts))
 
+    def review(self) -> None:
+        """Look at the whole fleet now, and let jobs know what is new. Raises Fenced."""
+        if self._started:
+            self.failures.book(self._hosts.values(), self.clock.now())
+            for host in list(self._hosts.values()):
+                self.failures.tell(host)
+
     def fleet_report(self) -> FleetReport:
         """What all jobs together know of the fleet, as of now. Raises Fenced."""
-        now = self.clock.now()
-        self.failures.book(self._hosts.values(), now)
-        return FleetReport(now, self.failures.gatherings)
+        return self.failures.report(self._hosts.values(), self.clock.now())
 
     def forget(self, name: str) -> None:
         """Drop a job that is gone for good; its peers are told to go. Raises Unavailable, Damaged, Fenced."""
@@ -254,3 +260,18 @@ class Watchdog:
 
 
 WATCHDOG = web.AppKey("watchdog", Watchdog)
+
+
+async def review_loop(app: web.Application) -> AsyncIterator[None]:
+    """Looks at the fleet every `JUDGE_EVERY_S` while the application runs, also when no job decides anything."""
+
+    async def review() -> None:
+        while True:
+            await asyncio.sleep(JUDGE_EVERY_S)
+            with suppress(Fenced):  # another one leads; each job notices by itself
+                app[WATCHDOG].review()
+
+    reviewing = asyncio.create_task(review())
+    yield
+    reviewing.cancel()
+    await asyncio.gather(reviewing, return_exceptions=True)
