@@ -23,6 +23,8 @@ from typing import Final
 
 SWITCH: Final = "hfl-switch"
 RATE: Final = "200mbit"
+BYTES_PER_S: Final = 25e6
+QUEUE_S: Final = 0.1  # what a port holds back before it drops
 LEAD: Final = "10.99.0.254"
 
 # Source: https://github.com/torvalds/linux/blob/master/include/uapi/linux/if_tun.h
@@ -34,10 +36,11 @@ _CLONE_NEWNET: Final = 0x40000000
 
 @dataclass(frozen=True)
 class Relay:
-    """What a cable does to frames, in each direction."""
+    """What a cable does to frames, in each direction. One that is half duplex carries one direction at a time."""
 
     delay_s: float = 0.0
     loss: float = 0.0
+    half_duplex: bool = False
 
 
 def run(*command: str) -> None:
@@ -78,7 +81,7 @@ def lab(nodes: int, relays: dict[int, Relay]) -> Iterator[None]:
 
 
 def _with_relay(stack: ExitStack, node: int, relay: Relay) -> None:
-    words = (str(node), str(relay.delay_s), str(relay.loss))
+    words = (str(node), str(relay.delay_s), str(relay.loss), "half" if relay.half_duplex else "full")
     process = subprocess.Popen((sys.executable, __file__, *words), stdout=subprocess.PIPE)
     stack.callback(process.wait)
     stack.callback(process.kill)
@@ -106,16 +109,19 @@ def relay_frames(ends: Sequence[int], relay: Relay) -> None:
     """Carry frames between two TAP devices until this process is ended."""
     chance = random.Random(0)
     waiting: list[tuple[float, int, int, bytes]] = []
-    number = 0
+    number, free_at = 0, 0.0
     while True:
         wait_s = max(0.0, waiting[0][0] - time.monotonic()) if waiting else None
         readable, _, _ = select.select(ends, (), (), wait_s)
         now = time.monotonic()
         for end in readable:
             frame = os.read(end, _FRAME_MAX)
-            if chance.random() >= relay.loss:
-                number += 1
-                heapq.heappush(waiting, (now + relay.delay_s, number, ends[1 - ends.index(end)], frame))
+            if chance.random() < relay.loss or free_at > now + QUEUE_S:
+                continue
+            number += 1
+            if relay.half_duplex:
+                free_at = max(now, free_at) + len(frame) / BYTES_PER_S
+            heapq.heappush(waiting, (max(now, free_at) + relay.delay_s, number, ends[1 - ends.index(end)], frame))
         while waiting and waiting[0][0] <= time.monotonic():
             _, _, end, frame = heapq.heappop(waiting)
             os.write(end, frame)
@@ -134,7 +140,7 @@ def tap(namespace: str, name: str) -> int:
 
 
 if __name__ == "__main__":
-    number, delay, loss = sys.argv[1:]
+    number, delay, loss, duplex = sys.argv[1:]
     devices = (tap(name_of(int(number)), "eth0"), tap(SWITCH, f"p{number}"))
     print("ready", flush=True)
-    relay_frames(devices, Relay(float(delay), float(loss)))
+    relay_frames(devices, Relay(float(delay), float(loss), duplex == "half"))

@@ -26,6 +26,7 @@ PARTS: Final = (
     "watchdog",
     "operator",
     "console",
+    "planner",
     "integrations",
     "cli",
 )

@@ -55,6 +55,7 @@ NARROWED: Mapping[str, Schema] = {
     "operator.handOn": {"enum": ["nothing", "condition", "remediation"]},
     "operator.remediationTTL": {"minimum": 0},
     "operator.nodeConditions": CONDITIONS,
+    "operator.placeLabels": {"items": {"type": "string", "pattern": "^[^,=]+=[A-Za-z0-9-]+$"}},
     "operator.extraArgs": NAMES,
     "watchdog.replicas": {"minimum": 1},
     "watchdog.leaseSeconds": {"type": "number", "minimum": 1},

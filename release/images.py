@@ -11,14 +11,21 @@ import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from distributions import ROOT
 
 TARGETS = ("operator", "watchdog", "agent", "console", "launcher", "example-trainer")
-# Of a file system, what a bill of materials is made from.
-READ = (".dist-info/METADATA", "var/lib/dpkg/status", "etc/os-release", "usr/lib/os-release")
+# Of a file system, what a bill of materials is made from: patterns of whole paths.
+READ = (
+    "*.dist-info/METADATA",
+    "*/static/vendor/*/README.md",
+    "var/lib/dpkg/status",
+    "etc/os-release",
+    "usr/lib/os-release",
+)
 
 
 class BuilderMissing(RuntimeError):
@@ -73,13 +80,15 @@ def file_system(image: str, by: str) -> Iterator[Path]:
 
 
 def _export(container: str, folder: Path) -> None:
-    process = subprocess.Popen(["docker", "export", container], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    with tarfile.open(fileobj=process.stdout, mode="r|") as archive:
-        for entry in archive:
-            if entry.isfile() and entry.name.endswith(READ):
-                archive.extract(entry, folder, filter="data")
-    if process.wait() != 0:
+    with subprocess.Popen(["docker", "export", container], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        with tarfile.open(fileobj=process.stdout, mode="r|") as archive:
+            for entry in archive:
+                if entry.isfile() and any(fnmatchcase(entry.name, each) for each in READ):
+                    archive.extract(entry, folder, filter="data")
+        while process.stdout.read(1 << 20):
+            pass  # what pads the archive: a writer that is cut off there fails
+    if process.returncode != 0:
         raise subprocess.CalledProcessError(process.returncode, "docker export")
 
 

@@ -35,6 +35,7 @@ CODE = (
     "watchdog",
     "operator",
     "console",
+    "planner",
     "integrations",
     "cli",
     "examples",

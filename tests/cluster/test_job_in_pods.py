@@ -360,7 +360,7 @@ def test_uninstalling_leaves_the_definitions_unless_told_otherwise(
     chart.uninstall()
     kinds = "deployments,statefulsets,daemonsets,services,jobs"
     installed.cluster.wait("nothing left of it", lambda: not installed.kubectl("get", kinds, "-o", "name"))
-    assert installed.definitions() == 2
+    assert installed.definitions() == 3
     chart.install({**values(), "crds": {"keep": False}})
     chart.uninstall()
     installed.cluster.wait("no definitions", lambda: installed.definitions() == 0)

@@ -186,6 +186,21 @@ READING = (
         _refused("spec.startup.preflight", "'medium'", "write one of: 'none', 'light' or 'full'"),
     ),
     Invalid(
+        "a test of links that never ends",
+        "startup: {links: {flow: 2m}}",
+        _refused("spec.startup.links.flow", "'2m'", "write at most 1m"),
+    ),
+    Invalid(
+        "rings that never end",
+        "startup: {links: {gang: 1h}}",
+        _refused("spec.startup.links.gang", "'1h'", "write at most 10m"),
+    ),
+    Invalid(
+        "a test of links that is over at once",
+        "startup: {links: {timeout: 1s}}",
+        _refused("spec.startup.links.timeout", "'1s'", "write 20s to 1h"),
+    ),
+    Invalid(
         "a time-out without a unit", "startup: {timeout: 600}", _refused("spec.startup.timeout", "600", DURATION)
     ),
     Invalid(

@@ -21,7 +21,7 @@ from holdfast.api.event import (
 from holdfast.api.membership import CollectiveFailed, WorkerExited
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Closed, Desired, Round
-from holdfast.api.selftest import TOPOLOGY, CheckResult, TestWanted, Verdict
+from holdfast.api.selftest import TOPOLOGY, BadLink, CheckResult, Judged, TestWanted, Verdict
 from holdfast.api.telemetry import NodeEvent, NodeReport, NonFinite, ProcessState, RankSample
 from holdfast.watchdog.detectors.detector import CollectiveBroke, Exited, Heard, Left, Reported
 
@@ -310,8 +310,21 @@ class SimulatedMember:
         if self.is_misfit and verdict is not Verdict.UNKNOWN:
             verdict = Verdict.FAILED
             checks = (CheckResult(TOPOLOGY, "node", verdict, "1 GPU in the largest NVLink domain", 0.1),)
-        event = MemberTested(self.name, wanted.number, wanted.level, verdict, checks)
+        links = None
+        if wanted.links is not None and wanted.links.leads and verdict is not Verdict.UNKNOWN:
+            links = self._judged(wanted.links.members, verdict)
+        event = MemberTested(self.name, wanted.number, wanted.level, verdict, checks, links=links)
         self.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
+
+    def _judged(self, members: tuple[str, ...], verdict: Verdict) -> Judged:
+        """What it found as the lead of a test of links: a link, a node, or somebody who did not come."""
+        if verdict is Verdict.PASSED:
+            return Judged(verdict, says="all alike")
+        one, other = (self.world.random.choice(members) for _ in range(2))
+        if one != other:
+            return Judged(verdict, links=(BadLink(one, other, "slow"),), says="a link")
+        node = self.world.random.random() < 0.5
+        return Judged(verdict, {one: "slow"} if node else {}, says="a node", absent=() if node else (one,))
 
     # workers
 

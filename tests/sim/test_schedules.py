@@ -19,6 +19,13 @@ BATCH = 25
 FAULTS_MAX = 8
 TEST_PATIENCE_S = 125.0  # a member that never answers a self-test is waited for so long
 FULL_TEST_PATIENCE_S = 905.0
+LINKS_PATIENCE_S = 85.0  # two leads that are silent, one after the other
+
+
+def patience_s(world: World) -> float:
+    """For how long tests that nobody answers may keep a job waiting."""
+    devices_s = 0.0 if world.policy.preflight is None else TEST_PATIENCE_S
+    return devices_s + (0.0 if world.policy.links is None else LINKS_PATIENCE_S)
 
 
 def live_through(seed: int) -> World:
@@ -30,7 +37,7 @@ def live_through(seed: int) -> World:
         fault = world.random.choice(FAULTS)
         world.note(f"fault {fault.__name__}")
         fault(world)
-    world.run(90.0 if world.policy.preflight is None else 90.0 + TEST_PATIENCE_S)
+    world.run(90.0 + patience_s(world))
     if any(each.bars and each.level is TestLevel.FULL for each in world.job.state.trials.values()):
         world.run(FULL_TEST_PATIENCE_S)
     world.invariants.settled()
@@ -46,7 +53,7 @@ def live_through_changes(seed: int) -> World:
         world.note(f"change {change.__name__}")
         change(world)
         world.run(world.random.choice((0.5, 30.0, 60.0)))
-    world.run(120.0 if world.policy.preflight is None else 120.0 + TEST_PATIENCE_S)
+    world.run(120.0 + patience_s(world))
     world.invariants.settled()
     return world
 

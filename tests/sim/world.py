@@ -25,6 +25,7 @@ from holdfast.api.policy import (
     CorruptionPolicy,
     EvictionBudget,
     GpuHour,
+    LinkPolicy,
     MemoryPolicy,
     Policy,
     RestartBudget,
@@ -47,6 +48,8 @@ from holdfast.watchdog.senses import Senses
 JOB = "sim/run"
 REPLACEMENT_S = 2.0
 OBSERVED_SHARE = 0.15
+LINKS_SHARE = 0.25
+LINKS = LinkPolicy(flow_s=0.5, gang_s=0.5, timeout_s=20.0)
 
 
 def senses_for(policy: Policy) -> Senses:
@@ -106,6 +109,7 @@ class World:
             evictions=EvictionBudget(count=self.random.randint(1, 4), fraction=self.random.choice((0.05, 1.0))),
             restarts=RestartBudget(backoff_s=self.random.choice((1.0, 10.0))),
             preflight=preflight,
+            links=LINKS if random.Random(f"links of {self.seed}").random() < LINKS_SHARE else None,
             tensor=1 if preflight is None else self.random.choice((1, 2)),
             thermal=ThermalPolicy(sustained_s=self.random.choice((10.0, 20.0))),
             memory=self.random.choice((None, MemoryPolicy(), MemoryPolicy(replicas=2))),

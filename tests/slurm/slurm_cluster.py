@@ -21,11 +21,14 @@ NODES = ("n1", "n2", "n3")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "slurm"
 POLL_S = 0.1
 COMMAND_S = 60.0
-# cred_expire, five seconds at least, is also how long a job that is queued again waits: two minutes unless told.
+# Clusters side by side on this machine have nodes of the same names: no two have jobs of the same number, for an
+# epilog ends what is left of its job on its node. cred_expire, five seconds at least, is also how long a job that
+# is queued again waits: two minutes unless told.
 CONFIGURATION = """
 ClusterName=holdfast
 SlurmctldHost={machine}(127.0.0.1)
 SlurmctldPort={port}
+FirstJobId={first_job}
 AuthType=auth/none
 AuthInfo=cred_expire=5
 CredType=cred/none
@@ -56,7 +59,10 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 class SlurmCluster:
-    """One cluster. `bad` is a folder: a node with a file of its name there fails the prolog's probe."""
+    """One cluster. `bad` is a folder: a node with a file of its name there fails the prolog's probe.
+
+    So it does, without a verdict, where the file says `broken`: as an installation that cannot be imported.
+    """
 
     def __init__(self, folder: Path) -> None:
         install()
@@ -71,7 +77,13 @@ class SlurmCluster:
             for name in NODES
         )
         self.configuration.write_text(
-            CONFIGURATION.format(machine=_machine(), port=free_port(), folder=folder, nodes="\n".join(lines))
+            CONFIGURATION.format(
+                machine=_machine(),
+                port=free_port(),
+                first_job=100 * os.getpid(),
+                folder=folder,
+                nodes="\n".join(lines),
+            )
         )
         self._write_prolog()
         log = folder / "slurmctld.log"
@@ -167,7 +179,9 @@ class SlurmCluster:
         """The examples as they are, with a probe that fails where the test says so: this machine's CPU is well."""
         probe = self.folder / "probe.sh"
         probe.write_text(
-            f'#!/bin/sh\n[ -e {self.bad}/"$SLURMD_NODENAME" ] || exit 0\necho "FAILED: gpu 0 is wrong"\nexit 1\n'
+            f'#!/bin/sh\ncd {self.bad} && [ -e "$SLURMD_NODENAME" ] || exit 0\n'
+            'if grep -q broken "$SLURMD_NODENAME"; then echo "No module named holdfast" >&2; exit 1; fi\n'
+            'echo "Failed in 2 s: gpu 0 is wrong"\nexit 1\n'
         )
         probe.chmod(0o755)
         for name in ("prolog.sh", "epilog.sh"):

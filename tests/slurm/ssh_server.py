@@ -15,6 +15,7 @@ from server_process import ServerProcess, free_port
 from slurm_packages import install, program
 
 HOSTS = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
+UNREACHED = "127.0.0.5"  # known to ssh, and nothing listens there
 SERVER = """
 Port {port}
 ListenAddress 127.0.0.1
@@ -53,7 +54,8 @@ class SshServer:
         Path("/run/sshd").mkdir(exist_ok=True)  # where Debian's server shuts itself in
         (folder / "sshd_config").write_text(SERVER.format(port=port, folder=folder))
         clients = (CLIENT.format(host=host, port=port, folder=folder) for host in HOSTS)
-        (folder / "ssh_config").write_text("".join(clients))
+        unreached = CLIENT.format(host=UNREACHED, port=9, folder=folder)
+        (folder / "ssh_config").write_text("".join((*clients, unreached)))
         self.command = f"ssh -F {folder / 'ssh_config'}"
         words = (program("sshd"), "-D", "-e", "-f", str(folder / "sshd_config"))
         self._server = ServerProcess("sshd", words, folder / "sshd.log")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from patience import patient
-from ssh_server import HOSTS, SshServer
+from ssh_server import HOSTS, UNREACHED, SshServer
 
 from holdfast.cli.hosts.certificate import make_certificate
 from holdfast.cli.hosts.task import HostTask
@@ -52,7 +52,7 @@ def test_a_lost_machine_is_healed_by_the_spare_and_nothing_is_left_anywhere(tmp_
             "ssh",
             str(tmp_path / "job.yaml"),
             "--hosts",
-            ",".join(HOSTS),
+            ",".join((UNREACHED, *HOSTS)),
             "--ssh",
             server.command,
         )
@@ -70,6 +70,9 @@ def test_a_lost_machine_is_healed_by_the_spare_and_nothing_is_left_anywhere(tmp_
                 return words in Path(said.name).read_text()
 
             wait_until(f"two ranks: {said.name}", lambda: has_said("2 ranks; first round"))
+            refused = "is tried again: ssh: connect to host 127.0.0.1 port 9: Connection refused"
+            assert has_said(f"{UNREACHED} cannot be used now, and {refused}")
+            wait_until("they run", lambda: sum(has_ranks(server, host) for host in HOSTS) == 2)
             lost = next(host for host in HOSTS if has_ranks(server, host))
             server.lose(lost)
             wait_until("the loss is known", lambda: has_said(f"node {lost} is gone"))
@@ -122,8 +125,9 @@ def has_ranks(server: SshServer, host: str) -> bool:
     return any(len(words) == 3 and words[0].endswith(b"sh") and words[1] == b"work.sh" for words in commands)
 
 
-@pytest.mark.parametrize("way", ["end", "silence"])
+@pytest.mark.parametrize("way", ["end", "terminated", "silence", "cut off"])
 def test_a_host_that_hears_nobody_any_more_ends_what_runs_there(tmp_path: Path, way: str) -> None:
+    """One that alone is cut off leaves the run alone: its holder, seen by a shared file, has healed it."""
     make_certificate(tmp_path / "pem", tmp_path / "key", "127.0.0.1")
     task = HostTask(
         job="default/work",
@@ -137,19 +141,32 @@ def test_a_host_that_hears_nobody_any_more_ends_what_runs_there(tmp_path: Path, 
         heartbeat_interval_s=1.0,
         simulated_gpus=1,
         when_alone=("touch", str(tmp_path / "requeued")),
+        beat_file=str(tmp_path / "beat"),
     )
-    program = "from holdfast.cli.hosts import hostprogram; hostprogram.SILENCE_S = 2.0; hostprogram.main()"
+    program = (
+        "from holdfast.cli.hosts import hostprogram; hostprogram.SILENCE_S = hostprogram.SEEN_WITHIN_S = 2.0; "
+        "hostprogram.POLL_S = 0.1; hostprogram.main()"
+    )
     host = subprocess.Popen(
         (sys.executable, "-c", program), stdin=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)}
     )
     assert host.stdin is not None
-    host.stdin.write(task.line())
-    host.stdin.flush()
-    wait_until("its agent runs", lambda: bool(list(tmp_path.glob("holdfast-a-*/agent.json"))))
+    said = host.stdin.fileno()
+    os.write(said, task.line())
+
+    def is_up() -> bool:
+        os.write(said, b"\n")
+        return bool(list(tmp_path.glob("holdfast-a-*/agent.json")))
+
+    wait_until("its agent runs", is_up)
     if way == "end":
         host.stdin.close()
+    if way == "terminated":
+        host.terminate()
+    if way == "cut off":
+        wait_until("it ends", lambda: bool((tmp_path / "beat").write_text(str(time.monotonic())) and host.poll()))
     code = host.wait(patient(30.0))
     host.stdin.close()
-    assert code == (128 + signal.SIGTERM if way == "end" else 3)
+    assert code == (128 + signal.SIGTERM if way in ("end", "terminated") else 3)
     assert (tmp_path / "requeued").exists() == (way == "silence")
     assert not list(tmp_path.glob("holdfast-a-*"))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import sys
 from collections import Counter
@@ -85,15 +86,51 @@ def submit(slurm: SlurmCluster, folder: Path) -> Submitted:
 
 
 def test_a_node_that_fails_its_probe_gets_no_job_and_is_drained_with_the_reason(slurm: SlurmCluster) -> None:
-    (slurm.bad / "n3").touch()
+    (slurm.bad / "n3").write_text("broken")
+    slurm.run("sbatch", "--wait", "--nodelist=n3", "--output=/dev/null", "--wrap=true")
+    assert "drain" not in slurm.state("n3"), "a broken installation is no verdict on the node"
+    (slurm.bad / "n3").write_text("")
     job = slurm.run("sbatch", "--parsable", "--nodelist=n3", "--output=/dev/null", "--wrap=true")
     slurm.wait_until("n3 is drained", lambda: "drain" in slurm.state("n3"))
-    assert slurm.reason("n3") == f"holdfast: probe before job {job}: FAILED: gpu 0 is wrong"
+    assert slurm.reason("n3") == f"holdfast: probe before job {job}: Failed in 2 s: gpu 0 is wrong"
     slurm.wait_until("the job is queued again", lambda: slurm.job(job)["JobState"] == "PENDING")
     slurm.run("scancel", job)
     (slurm.bad / "n3").unlink()
     slurm.run("scontrol", "update", "nodename=n3", "state=resume")
     slurm.wait_until("n3 is idle", lambda: slurm.state("n3") == "idle")
+
+
+@pytest.mark.parametrize("prepared", ["what root's group may read", "another user's order", "a pipe", "an order"])
+def test_an_epilog_takes_an_order_of_the_jobs_user_alone(
+    slurm: SlurmCluster, tmp_path: Path, prepared: str
+) -> None:
+    """Called as slurmd calls it, for a job of the user 65534 that ended on n2."""
+    job = str(os.getpid())
+    order = Path(f"/tmp/holdfast-drain.{job}.n2")
+    (tmp_path / "secret").write_text("hunter2\n")
+    (tmp_path / "secret").chmod(0o640)
+    try:
+        if prepared == "a pipe":
+            os.mkfifo(order)
+        elif prepared == "what root's group may read":
+            order.symlink_to(tmp_path / "secret")
+            tmp_path.chmod(0o755)
+        else:
+            order.write_text("holdfast: inc-0001: xid 79\n")
+        if prepared != "another user's order":
+            os.chown(order, 65534, 65534, follow_symlinks=False)
+        slurm.run(
+            *("env", f"SLURM_JOB_ID={job}", "SLURM_JOB_UID=65534", "SLURMD_NODENAME=n2"),
+            str(slurm.folder / "epilog.sh"),
+        )
+        if prepared == "an order":
+            assert slurm.reason("n2") == "holdfast: inc-0001: xid 79"
+            assert not order.exists()
+            slurm.run("scontrol", "update", "nodename=n2", "state=resume")
+        else:
+            assert slurm.state("n2") == "idle", slurm.reason("n2")
+    finally:
+        order.unlink(missing_ok=True)
 
 
 @pytest.mark.timeout(240)

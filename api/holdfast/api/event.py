@@ -8,11 +8,12 @@ import msgspec
 from holdfast.api.checkpoint import StoredCheckpoint
 from holdfast.api.finding import Evidence, Finding, ProvedBy
 from holdfast.api.intervention import InterventionRequest
+from holdfast.api.place import Gathering, Place
 from holdfast.api.plan import NodeState, PodEnd, PodState
 from holdfast.api.policy import Offer, Policy
 from holdfast.api.round import Follows, Reentry, Tier
 from holdfast.api.runmanifest import RunManifest
-from holdfast.api.selftest import CheckResult, TestLevel, Verdict
+from holdfast.api.selftest import CheckResult, Judged, TestLevel, Verdict
 from holdfast.api.telemetry import RankNonFinite
 
 
@@ -185,6 +186,7 @@ class MemberTested(msgspec.Struct, frozen=True, tag=True):
     verdict: Verdict
     checks: tuple[CheckResult, ...] = ()
     says: str = ""
+    links: Judged | None = None
 
 
 class NodeDeparting(msgspec.Struct, frozen=True, tag=True):
@@ -212,10 +214,19 @@ class NodeReputed(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
+class FaultsGathered(msgspec.Struct, frozen=True, tag=True):
+    """What all jobs know of places together: all those behind which faults gather, and behind which this job has
+    nodes.
+    """
+
+    gatherings: tuple[Gathering, ...]
+
+
 class NodeChanged(msgspec.Struct, frozen=True, tag=True):
     """The operator saw a node change. `rack` is its failure domain, empty while it is not known; `offer` what its
     GPUs are and how it is paid for, None while neither is known. `holding` are the causes of the conditions of
-    others that hold; `remediated` is the incident for which somebody repaired it, empty while nobody has.
+    others that hold; `remediated` is the incident for which somebody repaired it, empty while nobody has. `places`
+    are what it shares with the nodes beside it, as far as that is known.
     """
 
     node: str
@@ -225,6 +236,7 @@ class NodeChanged(msgspec.Struct, frozen=True, tag=True):
     offer: Offer | None = None
     holding: tuple[str, ...] = ()
     remediated: str = ""
+    places: tuple[Place, ...] = ()
 
 
 class PodChanged(msgspec.Struct, frozen=True, tag=True):
@@ -272,6 +284,7 @@ Event = (
     | NodeDeparting
     | ConditionOver
     | NodeReputed
+    | FaultsGathered
     | NodeChanged
     | PodChanged
     | InterventionRequested

@@ -93,17 +93,20 @@ class Slowness(msgspec.Struct, frozen=True):
 
 
 class Subject(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who is meant. The most exact field that is set is the culprit; None is "not known or not applicable"."""
+    """Who is meant. The most exact field that is set is the culprit; None is "not known or not applicable". `peer`
+    is the node at the other end, where it is the link between two that is meant.
+    """
 
     job: str
     node: str | None = None
     member: str | None = None
     rank: int | None = None
     gpu: str | None = None
+    peer: str | None = None
 
     def __str__(self) -> str:
         parts = [
-            self.node and f"node {self.node}",
+            self.node and (f"link {self.node} - {self.peer}" if self.peer else f"node {self.node}"),
             self.gpu and f"GPU {self.gpu}",
             self.rank is not None and f"rank {self.rank}",
         ]

@@ -4,13 +4,20 @@ Node problem detectors, cloud agents and remediators write `status.conditions` o
 count; what a map makes of one travels from the operator to the watchdog like any other observation.
 """
 
+import re
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
 from holdfast.api.bounds import Name, Text
 
 CAUSE_PREFIX = "node condition "
+# What a job's own processes can bring about: an XID by a faulty kernel (the agent judges by its number; an SXID is
+# a switch's), and a node that they leave no memory, no processes or no disk, with what suffers from that.
+_BY_JOBS: Final = re.compile(
+    r"(.*[^S])?[Xx][Ii][Dd].*|(Memory|PID|Disk)Pressure|(Kubelet|ContainerRuntime)(Unhealthy|Problem|Ready)"
+)
 
 
 class Meaning(StrEnum):
@@ -32,6 +39,11 @@ class FaultPart(StrEnum):
     KERNEL = "kernel"
     RUNTIME = "runtime"  # the kubelet or the container runtime
     MAINTENANCE = "maintenance"
+
+
+def is_by_jobs(cause: str) -> bool:
+    """Whether a job can bring about the condition of others that findings and incidents have as this cause."""
+    return cause.startswith(CAUSE_PREFIX) and _BY_JOBS.fullmatch(cause.removeprefix(CAUSE_PREFIX)) is not None
 
 
 class NodeCondition(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -9,10 +9,12 @@ from enum import StrEnum
 from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from holdfast.api.bounds import Few, Job, Name, Text, Whole
 from holdfast.api.incident import Incident
 from holdfast.api.nodecondition import NodeCondition
+from holdfast.api.place import PLACES_MAX, Place
 from holdfast.api.policy import Offer
 from holdfast.api.status import JobStatus
 from holdfast.api.xid import Recovery
@@ -63,9 +65,9 @@ class NodeState(StrEnum):
 
 class NodeObserved(msgspec.Struct, frozen=True, tag=True):
     """Operator to watchdog: a node's state changed. `rack` is its topology label's value, empty without one.
-    `offer` is what its labels say of its GPUs and of how it is paid for, None where they say nothing. `conditions`
-    are those of others that hold and mean something; `remediated` is the job's incident for which
-    the node was repaired, empty while it was not.
+    `places` are what it shares with the nodes beside it, as far as its labels tell. `offer` is what they say of
+    its GPUs and of how it is paid for, None where they say nothing. `conditions` are those of others that hold and
+    mean something; `remediated` is the job's incident for which the node was repaired, empty while it was not.
     """
 
     node: Name
@@ -75,6 +77,7 @@ class NodeObserved(msgspec.Struct, frozen=True, tag=True):
     offer: Offer | None = None
     conditions: Annotated[tuple[NodeCondition, ...], Few] = ()
     remediated: Name = ""
+    places: Annotated[tuple[Place, ...], Meta(max_length=PLACES_MAX)] = ()
 
 
 class PodState(StrEnum):
@@ -119,7 +122,7 @@ class JobReport(msgspec.Struct, frozen=True, tag=True):
 
     `generation` is that of the newest policy the watchdog took, None when nobody has submitted the job to it;
     `uid` is that of the TrainingJob it came from; `incidents` are the newest ten, newest first; `trouble` is why
-    nothing can be decided now, None while all is well.
+    nothing can be decided now, None while all is well. `admitted` is that of the policy.
     """
 
     status: JobStatus
@@ -127,6 +130,7 @@ class JobReport(msgspec.Struct, frozen=True, tag=True):
     uid: str = ""
     incidents: tuple[Incident, ...] = ()
     trouble: str | None = None
+    admitted: int | None = None
 
 
 FromOperator = OperatorHello | NodeObserved | PodObserved

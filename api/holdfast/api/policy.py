@@ -105,6 +105,16 @@ class CorruptionPolicy(msgspec.Struct, frozen=True):
     action: FaultAction = FaultAction.EVICT
 
 
+class LinkPolicy(msgspec.Struct, frozen=True):
+    """How the links between nodes are tested before the first round: bytes flow for `flow_s` seconds between each
+    two that are measured, then for `gang_s` in rings of all, and the round waits for no longer than `timeout_s`.
+    """
+
+    flow_s: Seconds = 2.0
+    gang_s: Seconds = 5.0
+    timeout_s: Seconds = 120.0
+
+
 class SpikeLimits(msgspec.Struct, frozen=True):
     """How far a gradient norm may go, in place of what the script says (None: as it says).
 
@@ -244,12 +254,15 @@ class Policy(msgspec.Struct, frozen=True):
     its spec says.
 
     `preflight` is the self-test a member passes before it is given ranks (None: none), `tensor` how many ranks
-    must share one NVLink domain. `memory` None: no snapshots in memory; `interval` None: the script alone says
+    must share one NVLink domain. `links` None: no links between nodes are tested.
+    `memory` None: no snapshots in memory; `interval` None: the script alone says
     when a checkpoint is due; `keep` None: the script alone says how many stay. `condition_actions` and
     `xid_actions` override the catalogues. `observe`: what would be done about a fault is told, and not done.
     `loss` None: no loss that is finite is a fault. `prices` are those of some GPUs, in the currency of `gpu_hour`,
     and `team` who pays, as the job's label says. `reporting` None: the job is published nowhere.
     `cordon_on` and `cluster_xid_actions` are the cluster's words, not the job's; `xid_actions` come before these.
+    So is `admitted`: how many nodes, spares among them, the cluster's queue lets the job have; 0 for none, None
+    where the job waits in no queue.
     """
 
     job: Job
@@ -292,6 +305,23 @@ class Policy(msgspec.Struct, frozen=True):
     budget: Budget | None = None
     team: Name = ""
     reporting: ReportingPolicy | None = None
+    links: LinkPolicy | None = None
+    admitted: Nodes | None = None
+
+    @property
+    def members_wanted(self) -> int:
+        """How many members a round is to have at most: as many as the spec says, and no more than are admitted."""
+        return min(self.nodes_max, self.admitted) if self.admitted else self.nodes_max
+
+    @property
+    def spares_wanted(self) -> int:
+        """How many spares there are to be beside them: of what is admitted, those that are left."""
+        return min(self.spares, self.admitted - self.members_wanted) if self.admitted else self.spares
+
+    @property
+    def is_kept_out(self) -> bool:
+        """Whether the job is to have no nodes at all: its spec suspends it, or its queue has not let it in."""
+        return self.suspend or self.admitted == 0
 
     def price_of(self, offer: Offer) -> float | None:
         """What a GPU of such a node costs for an hour; None where the job says nothing.

@@ -1,4 +1,4 @@
-"""Self-tests of a node's devices: what is asked for, what comes of it.
+"""Self-tests of a node's devices, and tests of the links between nodes: what is asked for, what comes of it.
 
 The watchdog asks (`TestWanted`), the launcher runs the test where the GPUs are, while no worker uses them, and
 answers (`Tested`). Results are digests of exact arithmetic, so that equal devices must answer alike: they are
@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from holdfast.api.bounds import Many, Name, Seconds, Text, Whole
+from holdfast.api.bounds import Figure, Line, Many, Name, Port, Seconds, Text, Whole
 
 TOPOLOGY: Final = "topology"
 """Whether the NVLink domains suit what the job asks for. Failed, it says nothing against the devices."""
@@ -57,11 +57,60 @@ class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
     digest: Name = ""
 
 
+class UsualLink(msgspec.Struct, frozen=True):
+    """What the middle link of a fleet had when many were compared: the round trip in seconds, bytes per second."""
+
+    latency_s: Seconds
+    rate: Figure
+
+
+class LinkTest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One member's part in a test of the links between members.
+
+    They meet at `host` and `port`, where one of them `leads`; only who shows `token` takes part. `members` are all
+    who may, told to the lead alone. Bytes flow for `flow_s` seconds between each two that are measured, then for
+    `gang_s` in rings of all; everything is over `limit_s` seconds after it began, whoever is silent. `usual` is
+    what a few links are compared with.
+    """
+
+    token: Name
+    host: Name
+    port: Port
+    flow_s: Seconds
+    limit_s: Seconds
+    gang_s: Seconds = 0.0
+    leads: bool = False
+    members: tuple[Name, ...] = ()
+    usual: UsualLink | None = None
+
+
+class BadLink(msgspec.Struct, frozen=True):
+    """A link that is worse than the others, and in what."""
+
+    one: Name
+    other: Name
+    says: Line
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """What a test of links came to. `nodes`: those at whose end the fault is, with what was seen; `links`: bad
+    ones that no such node explains; `absent`: who did not come; `usual`: the middle link, where enough were
+    compared. Unknown where too little was measured to compare.
+    """
+
+    verdict: Verdict
+    nodes: Annotated[dict[Name, Line], Many] = {}
+    links: Annotated[tuple[BadLink, ...], Many] = ()
+    says: Text = ""
+    absent: Annotated[tuple[Name, ...], Many] = ()
+    usual: UsualLink | None = None
+
+
 class TestWanted(msgspec.Struct, frozen=True, tag=True):
     """Watchdog to launcher: test this node's devices as soon as no worker of yours uses them.
 
     `number` names the request; shown again it is the same. `tensor` is how many ranks must share one NVLink
-    domain.
+    domain. With `links`, these are tested and the devices are not.
     """
 
     __test__ = False
@@ -70,10 +119,11 @@ class TestWanted(msgspec.Struct, frozen=True, tag=True):
     level: TestLevel
     reason: str
     tensor: int = 1
+    links: LinkTest | None = None
 
 
 class Tested(msgspec.Struct, frozen=True, tag=True):
-    """Launcher to watchdog: what came of request `number`."""
+    """Launcher to watchdog: what came of request `number`. `links`: what the lead of a test of links has found."""
 
     __test__ = False
 
@@ -83,3 +133,4 @@ class Tested(msgspec.Struct, frozen=True, tag=True):
     took_s: Seconds
     checks: Annotated[tuple[CheckResult, ...], Many] = ()
     says: Text = ""
+    links: Judged | None = None

@@ -7,6 +7,7 @@ import msgspec
 
 from holdfast.api.condition import Condition
 from holdfast.api.finding import ProvedBy
+from holdfast.api.place import Gathering
 from holdfast.api.rankrecord import Phase
 from holdfast.api.selftest import TestLevel
 from holdfast.api.telemetry import GpuSample, ProcessState, Unreadable
@@ -146,7 +147,8 @@ class JobStatus(msgspec.Struct, frozen=True):
     could not do what `faultPolicy.loss` asks for, empty while nothing speaks against it. `bill` is what it has
     cost; None without a price, and before the first member joined. `until_step` is the last step that the script
     means to make, None where it does not say. `causes` is how soon the causes of its newest 256 incidents were
-    known; None without one.
+    known; None without one. `links` is what the newest test of the links between nodes came to, empty without one.
+    `gatherings` are the places behind which faults of all jobs gather and this one has nodes.
     """
 
     job: str
@@ -179,6 +181,8 @@ class JobStatus(msgspec.Struct, frozen=True):
     bill: Bill | None = None
     until_step: int | None = None
     causes: Causes | None = None
+    links: str = ""
+    gatherings: tuple[Gathering, ...] = ()
 
 
 class RankStatus(msgspec.Struct, frozen=True):
@@ -218,7 +222,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
 
     `unreadable` are sources of which nothing is known. `avoided` is why the job keeps away from it, empty while it
     does not; `known` is what all jobs together hold against it, empty when nothing. `tested` is the self-test that
-    one of its members was asked for and has not answered, empty when none.
+    one of its members was asked for and has not answered, or what a test said of its links; empty when none.
     """
 
     node: str

@@ -40,6 +40,7 @@ from holdfast.api.policy import (
     CorruptionPolicy,
     EvictionBudget,
     GpuHour,
+    LinkPolicy,
     LossPolicy,
     MemoryPolicy,
     ModelFlops,
@@ -51,7 +52,7 @@ from holdfast.api.policy import (
     StragglerPolicy,
     ThermalPolicy,
 )
-from holdfast.api.quantity import Duration, Interval, Percent, Share, Steps
+from holdfast.api.quantity import Duration, Interval, Percent, Share, Steps, format_duration
 from holdfast.api.reportingspec import Reporting, reporting_policy
 from holdfast.api.section import MISSING, Section, contradiction, parse
 from holdfast.api.selftest import TestLevel
@@ -128,6 +129,32 @@ class Parallelism(Section):
     """Ranks that share the layers among them, one after the other."""
 
 
+FLOW_MAX = timedelta(minutes=1)
+GANG_MAX = timedelta(minutes=10)
+LINKS_TIMEOUT_MIN, LINKS_TIMEOUT_MAX = timedelta(seconds=20), timedelta(hours=1)
+
+
+class Links(Section):
+    """A test of the links between all nodes before the first round, in pairs that rotate."""
+
+    flow: Duration = timedelta(seconds=2)
+    """For how long bytes flow between each two nodes that are measured: at most 1m."""
+    gang: Duration = timedelta(seconds=5)
+    """For how long bytes then go round among all nodes as in an all-reduce: at most 10m."""
+    timeout: Duration = timedelta(minutes=2)
+    """After this the job goes on without the rest of the answers: 20s to 1h."""
+
+    @model_validator(mode="after")
+    def _is_bounded(self) -> Self:
+        if self.flow > FLOW_MAX:
+            raise contradiction("flow", format_duration(self.flow), "write at most 1m")
+        if self.gang > GANG_MAX:
+            raise contradiction("gang", format_duration(self.gang), "write at most 10m")
+        if not LINKS_TIMEOUT_MIN <= self.timeout <= LINKS_TIMEOUT_MAX:
+            raise contradiction("timeout", format_duration(self.timeout), "write 20s to 1h")
+        return self
+
+
 class Startup(Section):
     """What happens before the first step."""
 
@@ -135,6 +162,8 @@ class Startup(Section):
     """How much is tested on each node before the job starts."""
     timeout: Duration = timedelta(minutes=10)
     """How long a member may take from its join to its first step."""
+    links: Links | None = None
+    """How the links between nodes are tested before the first round; without it they are not."""
     preload: Annotated[tuple[ModuleName, ...], Field(max_length=ENTRIES_MAX)] = (LEARNED,)
     """What each node imports before a worker needs it: installed modules; learned: what the script imported."""
 
@@ -393,6 +422,9 @@ def policy_of(job: TrainingJob) -> Policy:
         condition_actions={kind.value: action for kind, action in faults.conditions.items()},
         preflight=TestLevel(spec.startup.preflight.value)
         if spec.startup.preflight is not Preflight.NONE
+        else None,
+        links=LinkPolicy(links.flow.total_seconds(), links.gang.total_seconds(), links.timeout.total_seconds())
+        if (links := spec.startup.links)
         else None,
         tensor=spec.parallelism.tensor,
         thermal=ThermalPolicy(

@@ -232,6 +232,8 @@ class ForeignCheckpoints:
             files: dict[str, FileRecord] = {}
             for part in parts:
                 files |= part.files
+            if not files:
+                raise SaveFailed(f"{self._format} wrote no file into the folder that it was given")
             # Every rank saw the same files, or the directory is not shared.
             if sorted(files) != files_below(self._root / folder):
                 raise SaveFailed(f"the ranks see different files; is {storage.uri} shared by all of them?")

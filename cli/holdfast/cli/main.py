@@ -17,7 +17,7 @@ import click
 from click.shell_completion import CompletionItem, ShellComplete
 
 from holdfast.api.errors import HoldfastError, Unavailable
-from holdfast.cli.output import ExitCode, exit_code_of
+from holdfast.cli.output import ExitCode, exit_code_of, plain
 from holdfast.cli.target import Program
 
 
@@ -47,6 +47,7 @@ COMMANDS: Mapping[str, Command] = {
     "logs": Command("holdfast.cli.commands.job:logs", "What the workers wrote, also before a restart."),
     "incidents": Command("holdfast.cli.commands.history:incidents", "What broke, and what was done about it."),
     "why": Command("holdfast.cli.commands.history:why", "The whole story of one incident."),
+    "fleet": Command("holdfast.cli.commands.fleet:fleet", "What all jobs fail by, and behind which places."),
     "cost": Command("holdfast.cli.commands.cost:cost", "Where the GPU-hours and the money went."),
     "postmortem": Command("holdfast.cli.commands.postmortem:postmortem", "Write the document about an incident."),
     "rounds": Command("holdfast.cli.commands.rounds:rounds", "What changed between rounds, and what that did."),
@@ -70,6 +71,9 @@ COMMANDS: Mapping[str, Command] = {
     "rewind": Command("holdfast.cli.commands.intervene:rewind", "Go back to an earlier checkpoint."),
     "resize": Command("holdfast.cli.commands.intervene:resize", "Change how many nodes the job may have."),
     "skip-batches": Command("holdfast.cli.commands.intervene:skip_batches", "Pass over some of the data."),
+    "plan": Command(
+        "holdfast.cli.commands.plan:plan_command", "Which layout of a model, how fast, how dear, before it runs."
+    ),
     "doctor": Command("holdfast.cli.commands.doctor:doctor", "Check an installation, or this machine."),
     "probe": Command("holdfast.cli.commands.doctor:probe", "Test the GPUs of this machine."),
     "audit": Command("holdfast.cli.commands.audit:audit", "Probe the model of a script before it trains."),
@@ -81,7 +85,9 @@ COMMANDS: Mapping[str, Command] = {
 }
 SERVICES = frozenset({"watchdog", "operator", "agent"})
 """These have log settings of their own."""
-HERE_ONLY = frozenset({"run", "slurm", "ssh", "demo", "launch", "compare", "bisect", "probe", "audit"}) | SERVICES
+HERE_ONLY = (
+    frozenset({"run", "slurm", "ssh", "demo", "launch", "plan", "compare", "bisect", "probe", "audit"}) | SERVICES
+)
 """What `kubectl holdfast` leaves out: these run something on this machine, or read its files."""
 NO_FILES = 4
 """One of kubectl's directives for completions: do not fall back to file names."""
@@ -194,16 +200,16 @@ def answer(arguments: Sequence[str], program: Program = Program.HOLDFAST) -> int
         if is_debugged:
             traceback.print_exc()
         if isinstance(error, HoldfastError):
-            click.echo(f"holdfast: {error}", err=True)
+            click.echo(plain(f"holdfast: {error}"), err=True)
             return exit_code_of(error)
         if isinstance(error, OSError):
             subject = f"{error.filename}: " if error.filename else ""
-            click.echo(f"holdfast: {subject}{error.strerror or error}", err=True)
+            click.echo(plain(f"holdfast: {subject}{error.strerror or error}"), err=True)
             return ExitCode.UNAVAILABLE
         # Nobody foresaw it: one sentence, and the traceback where it can be found.
         if not is_debugged:
             with tempfile.NamedTemporaryFile("w", prefix="holdfast-error-", suffix=".log", delete=False) as log:
                 traceback.print_exception(error, file=log)
             sentence = f"unexpected {type(error).__name__}: {error}; the traceback is in {log.name}"
-            click.echo(f"holdfast: {sentence}", err=True)
+            click.echo(plain(f"holdfast: {sentence}"), err=True)
         return ExitCode.FAILED

@@ -98,7 +98,7 @@ def emit_yaml(value: object) -> None:
 
 def remark(sentence: str) -> None:
     """Say something beside the answer: to stderr."""
-    click.echo(f"holdfast: {sentence}", err=True)
+    click.echo(f"holdfast: {plain(sentence)}", err=True)
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

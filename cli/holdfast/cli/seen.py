@@ -8,6 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from holdfast.api.finding import ProvedBy
+from holdfast.api.place import Gathering
 from holdfast.api.status import Bill, Cadence, Causes, JobStatus, LastSeen, Membership, PendingTest, Reading
 
 
@@ -58,9 +59,11 @@ class SeenStatus(msgspec.Struct, frozen=True):
     tests: tuple[PendingTest, ...] | None = None
     tests_total: int | None = None
     unfollowed: str | None = None
+    links: str | None = None
     bill: Bill | None = None
     causes: Causes | None = None
     until_step: int | None = None
+    gatherings: tuple[Gathering, ...] = ()
     source: Source = Source.WATCHDOG
 
 

@@ -9,6 +9,7 @@ watchdog.pem    of a run on several machines: its watchdog's certificate, while 
 drained/NODE    of a run on Slurm: why it drained that node, until Slurm gives the node again
 run.json        which job runs here
 run.lock        locked by the `holdfast run` that is alive
+beat            of a run on several machines: written anew every few seconds while it is alive
 nodes/NAME/     the run directory of one local node: rank records, sockets
 logs/           one file per rank and round, one register per launcher of who wrote which, one file per part
 checkpoints/    where the job saves, unless its file says otherwise
@@ -19,7 +20,9 @@ tensorboard/    event files of TensorBoard, where the job asks for them
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -63,6 +66,7 @@ class StateDirectory:
         self.drained = root / "drained"
         self.run_file = root / "run.json"
         self.lock_file = root / "run.lock"
+        self.beat_file = root / "beat"
         self.logs = root / "logs"
         self.checkpoints = root / "checkpoints"
         self.trackers = root / "trackers"
@@ -133,25 +137,32 @@ def runs_under_here() -> tuple[StateDirectory, ...]:
 
 
 @contextlib.contextmanager
-def run_lock(directory: StateDirectory) -> Iterator[None]:
+def run_lock(directory: StateDirectory, within_s: float = 1.0) -> Iterator[None]:
     """Hold the directory for this process; the kernel lets go when the process dies, however it dies.
 
-    Raises Unavailable when another run holds it, OSError when the directory cannot be made.
+    Another holder is waited for: a reader has it for a moment (`is_over`), and a file server keeps what a machine
+    held that was lost for a while. Raises Unavailable when another run holds it, OSError when the directory cannot
+    be made.
     """
     directory.root.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(directory.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + within_s
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(descriptor, 32).decode(errors="replace").strip() or "another process"
-            raise Unavailable(
-                f"{directory.root} is in use by a run that is alive (pid {holder}); "
-                "stop it, or give this one another --state-dir"
-            ) from None
+        while not _locks(descriptor, fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                holder = _holder(descriptor)
+                who = f"pid {holder.pid} on {holder.machine}" if holder else "another process"
+                raise Unavailable(
+                    f"{directory.root} is in use by a run that is alive ({who}); "
+                    "stop it, or give this one another --state-dir"
+                )
+            time.sleep(0.05)
         os.ftruncate(descriptor, 0)
-        os.write(descriptor, str(os.getpid()).encode())
-        yield
+        os.pwrite(descriptor, f"{os.getpid()} {os.uname().nodename}\n".encode(), 0)
+        try:
+            yield
+        finally:
+            os.ftruncate(descriptor, 0)  # other machines as well see that it is over
     finally:
         os.close(descriptor)
 
@@ -163,20 +174,47 @@ def is_over(directory: StateDirectory) -> bool:
     except OSError:
         return False
     try:
-        try:
-            os.kill(int(os.read(descriptor, 32)), 0)
-        except (ValueError, ProcessLookupError):
+        holder = _holder(descriptor)
+        if holder is None:
             return True
-        except PermissionError:
-            pass  # it lives, and is another user's
-        # Its number may be another process's by now. The lock is tried only then: a run that begins could meet it.
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        if holder.machine == os.uname().nodename and not _is_there(holder.pid):
+            return True
+        # Its number may be another process's by now, or one of another machine's that shares the directory.
+        # The lock is tried only then: a run that begins would have to wait for us.
+        return _locks(descriptor, fcntl.LOCK_SH)
     finally:
         os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """Who wrote its name into the lock."""
+
+    pid: int
+    machine: str
+
+
+def _holder(descriptor: int) -> _Holder | None:
+    pid, _, machine = os.pread(descriptor, 512, 0).decode(errors="replace").strip().partition(" ")
+    return _Holder(int(pid), machine) if pid.isdecimal() else None
+
+
+def _locks(descriptor: int, how: int) -> bool:
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (OverflowError, ProcessLookupError):
+        return False
+    except PermissionError:
+        return True  # it lives, and is another user's
+    return True
 
 
 def _read(file: Path, kind: type[Content]) -> Content | None:

@@ -79,8 +79,8 @@ def _facts(status: SeenStatus) -> list[tuple[str, str]]:
         joined = f" ({members.there} joined)" if members.there != members.ready else ""
         ready = f"{members.ready} of {members.wanted} ready{joined}, {members.spares} spare"
     facts += [("round", number(status.round)), ("members", ready)]
-    tests = _tests(status)
-    facts += [("self-tests" if place == 0 else "", each) for place, each in enumerate(tests)]
+    facts += [("self-tests" if place == 0 else "", each) for place, each in enumerate(_tests(status))]
+    facts += [("links", status.links)] if status.links else []
     # Nobody is to take a job for healthy that makes no steps.
     expected_s = max(QUIET_S_MIN, STEPS_MISSED * (status.step_time_s or 0.0))
     stands_still = status.step_age_s is not None and status.ended_at is None and status.step_age_s > expected_s
@@ -104,6 +104,7 @@ def _facts(status: SeenStatus) -> list[tuple[str, str]]:
         ("evictions", number(status.evictions)),
         ("incidents", f"{number(status.incidents_open)} open, {number(status.incidents_total)} in all"),
         ("avoided nodes", UNKNOWN if avoided is None else ", ".join(avoided) or "none"),
+        *(("faults gather" if place == 0 else "", each.says) for place, each in enumerate(status.gatherings)),
     ]
 
 

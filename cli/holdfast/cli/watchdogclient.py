@@ -14,6 +14,7 @@ import msgspec
 from holdfast.api.decoding import decode_json
 from holdfast.api.errors import Damaged, Malformed, Unavailable
 from holdfast.api.event import Journaled
+from holdfast.api.fleet import FLEET_PATH, FleetReport
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import Forecast, InterventionOutcome, InterventionRequest
 from holdfast.api.ledger import LedgerReport
@@ -124,6 +125,10 @@ class WatchdogClient:
     def ledger(self) -> LedgerReport:
         """Where every GPU-second went."""
         return self._read("ledger", LedgerReport)
+
+    def fleet(self) -> FleetReport:
+        """What all jobs of its watchdog together know of the fleet."""
+        return decoded(self._line.ask("GET", FLEET_PATH), FleetReport)
 
     def standing(self) -> Standstill:
         """Where the ranks stand now."""

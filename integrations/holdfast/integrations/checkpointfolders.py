@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from holdfast.api.checkpoint import StoredCheckpoint, told_of
-from holdfast.api.errors import Damaged
+from holdfast.api.errors import Damaged, Fenced
 from holdfast.checkpoint.errors import NothingToRestore
 from holdfast.integrations.choosing import behind, choice, common, owned, rewind_goal, superseded, surplus
+from holdfast.integrations.life import check_owner, take_over
 from holdfast.integrations.marks import Mark, Marked, begin_writing, give_up, listing, write_mark
 from holdfast.trainer import Run
 
@@ -87,9 +88,13 @@ class CheckpointFolders:
         return None, None
 
     def begin(self, step: int | None) -> None:
-        """Training goes on after `step`, None: afresh. What lies behind it is of a history that is given up."""
-        found = listing(self._directory, self._prefix).complete
-        told_by_all(None)  # everybody has chosen by now
+        """Training goes on after `step`, None: afresh. What lies behind it is of a history that is given up.
+
+        Raises Fenced when another job has taken over the directory since this one saved there.
+        """
+        found, owner = listing(self._directory, self._prefix).complete, self._run.assignment.restore.owner
+        has_saved = bool(owned(found, owner))
+        self._told_fence(lambda: take_over(self._directory, owner=owner, has_saved=has_saved))
         if self._marks_here:
             for each in behind(found, step or 0):
                 logger.warning("a checkpoint is given up step=%d goes_on_from=%d", each.step, step or 0)
@@ -99,7 +104,9 @@ class CheckpointFolders:
         self._tell_stored(None)
 
     def saves(self, step: int) -> float:
-        """The framework is about to save `step`. Returns when that was, for `saved`."""
+        """The framework is about to save `step`. Returns when that was, for `saved`. Raises Fenced as `begin`."""
+        owner = self._run.assignment.restore.owner
+        self._told_fence(lambda: check_owner(self._directory, owner=owner))
         if self._marks_here:
             begin_writing(self.folder(step))
         told_by_all(None)
@@ -158,6 +165,17 @@ class CheckpointFolders:
         with contextlib.suppress(FileNotFoundError):  # it was not marked
             give_up(folder)
         shutil.rmtree(folder, ignore_errors=True)
+
+    def _told_fence(self, look: Callable[[], None]) -> None:
+        """`look` where it is marked; what it finds is raised by all ranks."""
+        found = ""
+        try:
+            if self._marks_here:
+                look()
+        except Fenced as error:
+            found = str(error)
+        if why := next((each for each in told_by_all(found) if each), ""):
+            raise Fenced(why)
 
     def _tell_stored(self, saved: int | None) -> None:
         """Rank 0 tells the watchdog what is there to go back to."""

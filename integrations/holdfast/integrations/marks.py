@@ -107,6 +107,8 @@ def read_mark(folder: Path) -> Mark:
         raise Damaged(f"{folder}: its writing was cut short, or it was given up") from None
     except (OSError, msgspec.DecodeError) as error:
         raise Damaged(f"{folder}: its {MARK_NAME} cannot be read: {error}") from error
+    if not mark.files:
+        raise Damaged(f"{folder}: its {MARK_NAME} names no files")
     for name, size in mark.files.items():
         with contextlib.suppress(OSError):
             if (folder / name).stat().st_size == size:
@@ -128,7 +130,10 @@ def listing(directory: Path, prefix: str) -> Listing:
             unknown.append(int(step))
             continue
         try:
-            complete.append(Marked(folder.name, read_mark(folder)))
+            marked = Marked(folder.name, read_mark(folder))
+            if folder.name != f"{prefix}{marked.step}":
+                raise Damaged(f"{folder}: its {MARK_NAME} is of step {marked.step}: a copy, or renamed")
+            complete.append(marked)
         except Damaged as error:
             incomplete.append(str(error))
     newest_first = sorted(complete, key=lambda each: each.step, reverse=True)

@@ -15,6 +15,7 @@ https://huggingface.co/docs/transformers/main_classes/trainer
 import functools
 import json
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import Any, Final
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, sort_checkpoints
 
+from holdfast.api.errors import InvalidInput, Problem
 from holdfast.integrations.checkpointfolders import CheckpointFolders, told_by_all
 from holdfast.integrations.globalbatch import share_of
 from holdfast.integrations.life import batch_of_life
@@ -32,6 +34,7 @@ from holdfast.trainer import GuestRun, Phase, Run, SpikeGuard, joined
 logger = logging.getLogger(__name__)
 
 STATE_NAME: Final = "trainer_state.json"
+Resume = str | os.PathLike[str] | bool | None
 _AROUND: Final = "_holdfast_is_around"
 
 
@@ -54,7 +57,7 @@ class HoldfastCallback(TrainerCallback):
         _put_around(Trainer)
 
     @contextmanager
-    def around(self, trainer: Any, resume: "str | bool | None") -> Iterator["str | bool | None"]:
+    def around(self, trainer: Any, resume: Resume) -> Iterator[Resume]:
         """While the `with` block runs `trainer` trains; it is to begin with the checkpoint that this gives."""
         training = _Training(trainer, joined(), self._guard, self._global_batch)
         with training.listening():
@@ -125,23 +128,30 @@ class _Training:
             self._observed.took(inputs)
             return given_step(model, inputs, *more, **named)
 
+        by_name = {"training_step": training_step, "_save_checkpoint": self._saving(given_save)}
+        if self._is_healed:
+            by_name["_run_epoch"] = self._unless_done(trainer._run_epoch)
         with self._observed, ExitStack() as replaced:
-            for name, by in (("training_step", training_step), ("_save_checkpoint", self._saving(given_save))):
+            for name, by in by_name.items():
                 setattr(trainer, name, by)
                 replaced.callback(trainer.__dict__.pop, name, None)
             yield
 
-    def choose(self, resume: "str | bool | None") -> "str | bool | None":
+    def choose(self, resume: Resume) -> Resume:
         """What training begins with, the same on all ranks; `resume` is what the script says.
 
         Raises NothingToRestore when the job has something to go back to and it is not there; InvalidInput when the
-        global batch cannot be kept.
+        global batch cannot be kept, and when checkpoints hold no optimizer: the Trainer would go on from one with
+        a new optimizer, and a learning rate as at the start, without a word.
         """
+        if self._is_healed and self._trainer.args.save_only_model:
+            fix = "write False: from a model alone no training can be gone on with after a fault"
+            raise InvalidInput(Problem(field="save_only_model", value=True, fix=fix))
         if self._global_batch is not None or self._is_healed:
             self._share_batch()
         if not self._is_healed:
             return resume
-        named = resume if isinstance(resume, str) else None
+        named = os.fspath(resume) if isinstance(resume, str | os.PathLike) else None
         chosen, unknown = self._folders.choose(begins_with=named is not None, takes_unknown=resume is True)
         if chosen is not None:
             if self._guard is not None and chosen.mark.spikes is not None:
@@ -175,6 +185,22 @@ class _Training:
         self.run.phase(Phase.IDLE)
         if isinstance(self.run, GuestRun):
             self.run.leave()
+
+    def _unless_done(self, given: Callable[..., object]) -> Callable[..., None]:
+        """The Trainer looks whether it has made `max_steps` after a step only: one that goes on behind the last
+        step, as when the script failed after it, would make another.
+        """
+        trainer = self._trainer
+
+        def run_epoch(*arguments: Any, **named: Any) -> None:
+            if trainer.state.global_step < trainer.state.max_steps:
+                given(*arguments, **named)
+                return
+            says = "nothing is left to train step=%d max_steps=%d output_dir=%s"
+            logger.warning(says, trainer.state.global_step, trainer.state.max_steps, trainer.args.output_dir)
+            trainer.control.should_training_stop = True
+
+        return run_epoch
 
     def _saving(self, given: Callable[..., object]) -> Callable[..., None]:
         def save(*arguments: Any, **named: Any) -> None:

@@ -21,6 +21,7 @@ from holdfast.operator.decide.observed import (
     Observed,
     Options,
     Outcome,
+    Queueing,
     applied_text,
     left_out,
     read_spec,
@@ -78,6 +79,8 @@ class Controller:
         if self._contender(job) is not None:  # seldom: most jobs have the nodes they need
             others = (each for each in self.view.jobs.objects.values() if each.metadata.uid != job.metadata.uid)
             rivals = tuple(each for each in map(self._contender, others) if each is not None)
+        remediations = self.view.remediations_by_node
+        jobs = self.view.jobs.objects.values() if remediations else ()
         observed = Observed(
             job=job,
             spec=spec,
@@ -91,9 +94,11 @@ class Controller:
             refused=refused,
             rivals=rivals,
             left_out=reading.left_out,
-            remediations=self.view.remediations_by_node,
+            remediations=remediations,
+            alive=frozenset(each.metadata.uid for each in jobs),
             capacity=self.view.capacity_of(job),
             capacity_templates=self.view.capacity_templates_of(job),
+            queueing=self._queueing(job),
         )
         outcome = reconcile(observed, self.options, self.now())
         if self._told.get(key) != outcome.reason:
@@ -121,6 +126,22 @@ class Controller:
             held = Reading(*written, read_spec(job), left_out(job))
             self._readings[key] = held
         return held
+
+    def _queueing(self, job: Job) -> Queueing | None:
+        """What is seen of Kueue, None where it is not used."""
+        if not self.options.kueue_api:
+            return None
+        view = self.view
+        priorities = {name: each.value for (_, name), each in view.priorities.objects.items()}
+        for each in view.priorities.objects.values():
+            if each.global_default:
+                priorities[""] = each.value
+        return Queueing(
+            workloads=view.workloads_of(job),
+            flavors={name: each for (_, name), each in view.flavors.objects.items()},
+            workload_priorities={name: each.value for (_, name), each in view.workload_priorities.objects.items()},
+            priorities=priorities,
+        )
 
     def _contender(self, job: Job) -> Contender | None:
         """The job as it contends for nodes, None when it does not."""

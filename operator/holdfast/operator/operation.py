@@ -17,10 +17,13 @@ from holdfast.operator.controller import Controller
 from holdfast.operator.decide.belongings import BUDGET, SERVICE
 from holdfast.operator.decide.capacity import REQUEST, TEMPLATE
 from holdfast.operator.decide.conditionmap import ConditionMap
+from holdfast.operator.decide.inqueue import WORKLOAD
 from holdfast.operator.decide.observed import PROVISIONING_CLASS, Capacity, Cordoning, HandOn, Mode, Options
 from holdfast.operator.kube.cache import Cache
 from holdfast.operator.kube.clusterview import ClusterView
 from holdfast.operator.kube.elector import Elector
+from holdfast.operator.kube.kueue import APIS as KUEUE
+from holdfast.operator.kube.kueue import PRIORITIES, flavors, workload_priorities, workloads
 from holdfast.operator.kube.objects import (
     INTERVENTIONS,
     JOBS,
@@ -55,10 +58,11 @@ CAPACITY: Final = ("autoscaling.x-k8s.io/v1", "autoscaling.x-k8s.io/v1beta1")
 
 @dataclass(frozen=True)
 class Apis:
-    """Versions the API server knows: of disruption budgets, and of provisioning requests (empty: not used)."""
+    """Versions the API server knows: of disruption budgets, and of what is used beside (empty: not used)."""
 
     budgets: str
     capacity: str = ""
+    kueue: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,9 +78,11 @@ class Settings:
     `mode`: observe decides and reports without changing anything, for trying Holdfast on a cluster.
     `cordoning`: consume where another remediator takes nodes out of service.
     `condition_map`: which conditions that others set on nodes count, and as what.
+    `place_labels`: labels of nodes that name a place, and what each names.
     `hand_on`: how what is proved of nodes is handed on to others.
     `remediation_ttl_s`: how long a remediation that succeeded is kept, for people to read.
     `capacity`: how capacity is asked for when pods find no place; `provisioning_class`: of provisioning requests.
+    `kueue`: jobs with the name of a queue wait until Kueue admits them.
     `maintenance_taints`: keys that mean "leave this node in good order".
     `lease_namespace`, `lease_name`, `identity`: who of several operators acts.
     `lease_s`: how long a dead leader keeps the others waiting; 15 s survives a busy API server.
@@ -104,10 +110,12 @@ class Settings:
     resync_s: float
     watchdog_ca_file: Path | None = None
     condition_map: ConditionMap = field(default_factory=ConditionMap)
+    place_labels: tuple[tuple[str, str], ...] = ()
     hand_on: HandOn = HandOn.NOTHING
     remediation_ttl_s: float = 86400.0
     capacity: Capacity = Capacity.PODS
     provisioning_class: str = PROVISIONING_CLASS
+    kueue: bool = False
 
     def __post_init__(self) -> None:
         problems: list[Problem] = []
@@ -184,10 +192,16 @@ class Operation:
             if apis.capacity:
                 kinds.append((capacity_requests(apis.capacity), self._view.capacity))
                 kinds.append((POD_TEMPLATES, self._view.capacity_templates))
+            if apis.kueue:
+                kinds.append((workloads(apis.kueue), self._view.workloads))
             watched = [(*kind, namespace) for namespace in self._settings.namespaces or ("",) for kind in kinds]
             of_cluster: list[tuple[Resource[Any], Cache[Any], str]] = [(NODES, self._view.nodes, "")]
             if self._settings.hand_on is HandOn.REMEDIATION:
                 of_cluster.append((REMEDIATIONS, self._view.remediations, ""))
+            if apis.kueue:
+                of_cluster.append((flavors(apis.kueue), self._view.flavors, ""))
+                of_cluster.append((workload_priorities(apis.kueue), self._view.workload_priorities, ""))
+                of_cluster.append((PRIORITIES, self._view.priorities, ""))
             for resource, cache, namespace in (*watched, *of_cluster):
                 count = self._metrics.watch_restarts.labels(resource.plural).inc
                 self._reflectors.append(Reflector(self._api, resource, namespace, cache, count))
@@ -206,14 +220,24 @@ class Operation:
     async def _apis(self) -> Apis:
         """The versions this API server knows; waits for the server. Raises InvalidInput."""
         budgets = BUDGETS_NEW if await self._knows(BUDGETS_NEW) else BUDGETS_OLD
+        kueue = await self._newest(KUEUE) if self._settings.kueue else ""
+        if self._settings.kueue and not kueue:
+            # Other jobs train without it; those with a queue's name say what is missing.
+            logger.warning("the API server knows no Workload of Kueue; jobs with a queue's name get no pods")
         if self._settings.capacity is not Capacity.PROVISIONING_REQUEST:
-            return Apis(budgets)
-        for api in CAPACITY:
-            if await self._knows(api):
-                return Apis(budgets, api)
+            return Apis(budgets, kueue=kueue)
+        if capacity := await self._newest(CAPACITY):
+            return Apis(budgets, capacity, kueue)
         fix = "install its definition, which comes with the cluster autoscaler, or say pods"
         given = f"{self._settings.capacity.value}, and the API server knows no ProvisioningRequest"
         raise InvalidInput(Problem("--capacity", given, fix))
+
+    async def _newest(self, apis: tuple[str, ...]) -> str:
+        """The first of them that the API server has, empty for none."""
+        for api in apis:
+            if await self._knows(api):
+                return api
+        return ""
 
     async def _knows(self, api: str) -> bool:
         """Whether the API server has that group and version."""
@@ -259,17 +283,21 @@ class Operation:
             maintenance_taints=settings.maintenance_taints,
             budget_api=apis.budgets,
             condition_map=settings.condition_map,
+            place_labels=settings.place_labels,
             hand_on=settings.hand_on,
             remediation_ttl_s=settings.remediation_ttl_s,
             capacity=settings.capacity,
             capacity_api=apis.capacity,
             provisioning_class=settings.provisioning_class,
+            kueue=settings.kueue,
+            kueue_api=apis.kueue,
         )
         owned: dict[str, Kept] = {
             SERVICE: (SERVICES, view.services),
             BUDGET: (budgets(apis.budgets), view.budgets),
             REQUEST: (capacity_requests(apis.capacity), view.capacity),
             TEMPLATE: (POD_TEMPLATES, view.capacity_templates),
+            WORKLOAD: (workloads(apis.kueue), view.workloads),
         }
         writes = Writes(self._api, self._elector.leads)
 

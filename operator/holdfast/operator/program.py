@@ -22,6 +22,7 @@ from holdfast.api.exposition import accepted
 from holdfast.operator.act import faultpoint
 from holdfast.operator.decide.conditionmap import read_rules
 from holdfast.operator.decide.observed import PROVISIONING_CLASS, Capacity, Cordoning, HandOn, Mode
+from holdfast.operator.decide.places import read_labels
 from holdfast.operator.metrics import Metrics
 from holdfast.operator.operation import Operation, Settings
 from holdfast.wire.door import HELLO_S, Door, listen, raise_open_files_max
@@ -95,8 +96,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 @click.option(
     "--hand-on", default="nothing", type=click.Choice([each.value for each in HandOn]), show_default=True
 )
+@click.option("--kueue", is_flag=True, help="Jobs with the name of a queue wait until Kueue admits them.")
 @click.option("--remediation-ttl", "remediation_ttl_s", default=86400.0, show_default=True, help="Seconds.")
 @click.option("--node-conditions", "condition_map", default="", help="Rules for others' conditions, a JSON list.")
+@click.option("--place-labels", default="", help="Labels of nodes that name a place: LABEL=KIND, by commas.")
 @click.option("--lease-namespace", default="default", show_default=True)
 @click.option("--lease-name", default="holdfast-operator", show_default=True)
 @click.option("--identity", default="", help="Of this candidate. [default: host name and a random part]")
@@ -121,6 +124,7 @@ def command(log_level: str, **flags: Any) -> None:
         flags["capacity"] = Capacity(flags["capacity"])
         flags["hand_on"] = HandOn(flags["hand_on"])
         flags["condition_map"] = read_rules(flags["condition_map"])
+        flags["place_labels"] = read_labels(flags["place_labels"])
         flags["identity"] = flags["identity"] or f"{socket.gethostname()}_{uuid4().hex[:8]}"
         code = asyncio.run(serve(Settings(**flags)))
     except HoldfastError as error:

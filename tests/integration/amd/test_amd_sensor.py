@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fake_amdsmi import BUSY, FakeAmdSmi
+from fake_amdsmi import BUSY, INTERRUPTED, IO_ERROR, NO_FILES, FakeAmdSmi
 
 from holdfast.agent import sensing
 from holdfast.agent.amd.driver import AmdDriver
@@ -152,6 +152,21 @@ def test_a_gpu_that_cannot_be_reached_is_unknown_and_then_lost_once(node: Node) 
     assert isinstance(event, GpuDisappeared)
     assert event.gpu == node.machine.gpus[3].uuid
     assert "AMDSMI_STATUS_NOT_FOUND" in event.text
+
+
+@pytest.mark.parametrize("code", [NO_FILES, IO_ERROR], ids=["its files are gone", "it does not answer the bus"])
+def test_a_gpu_that_answered_and_is_gone_is_lost_by_whatever_word(code: int, node: Node) -> None:
+    node.look()
+    node.machine.gpus[3].fail(code)
+    lost = node.look(LOST_AFTER_S + 5.0)
+    assert [gpu.health for gpu in lost.gpus] == [GpuHealth.HEALTHY] * 3 + [GpuHealth.FAILED]
+    assert [type(event) for event in lost.events] == [GpuDisappeared]
+
+
+@pytest.mark.parametrize("code", [NO_FILES, INTERRUPTED], ids=["no permission for a thing", "signals"])
+def test_a_gpu_that_never_told_anything_is_not_lost(code: int, node: Node) -> None:
+    node.machine.gpus[3].fail(code)
+    assert node.look(LOST_AFTER_S + 5.0).events == ()
 
 
 def test_a_gpu_that_is_reset_is_unknown_and_comes_back(node: Node) -> None:

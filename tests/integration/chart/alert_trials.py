@@ -295,6 +295,9 @@ def of_nodes() -> Iterator[Trial]:
         {series("holdfast_oom_kills_total", node="sick"): counter(1)},
         at=25,
     )
+    switch = {"family": "network", "kind": "switch", "place": "leaf-7"}
+    gathered = f"_x{2 * WELL_MIN} 6x{2 * SICK_MIN} _x{2 * AFTER_MIN}"
+    yield Trial("HoldfastFaultsGather", switch, {series("holdfast_fleet_gathered_faults", **switch): gathered})
     notice = f"_x{2 * WELL_MIN} 120-30x{2 * (SICK_MIN + AFTER_MIN)}"
     yield Trial(
         "HoldfastPreemptionNotice",

@@ -173,11 +173,11 @@ def test_a_state_directory_in_use_is_one_sentence(toy: Path, tmp_path: Path) -> 
     (tmp_path / "state").mkdir()
     with (tmp_path / "state" / "run.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        lock.write("4711")
+        lock.write("4711 login-1")
         lock.flush()
         ended = holdfast("run", toy, "--state-dir", tmp_path / "state")
     assert ended.returncode == 3
-    assert "is in use by a run that is alive (pid 4711)" in refused(ended)
+    assert "is in use by a run that is alive (pid 4711 on login-1)" in refused(ended)
 
 
 def test_a_state_directory_of_another_job_is_one_sentence(toy: Path, tmp_path: Path) -> None:

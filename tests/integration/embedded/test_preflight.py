@@ -55,6 +55,20 @@ def test_a_gpu_that_computes_wrong_one_time_in_fifty_is_evicted_before_the_first
     assert_every_gpu_second_is_booked(state)
 
 
+def test_the_links_between_nodes_are_tested_before_the_first_round(tmp_path: Path) -> None:
+    startup = "{preflight: none, links: {flow: 300ms, gang: 300ms, timeout: 1m}}"
+    job = job_file(tmp_path, script=TOY, words=["5"], nodes="{min: 2, max: 2}", startup=startup)
+    state = tmp_path / "state"
+    ended = holdfast("run", job, "--state-dir", state)
+    assert ended.returncode == 0, ended.stderr
+    waits = "waiting for the test of the links between node-1, node-2"
+    assert ended.stderr.index(waits) < ended.stderr.index("  round ")
+    told = holdfast("status", "--state-dir", state).stdout
+    pairs, rings = (f"{what} are too few to compare" for what in ("1 links", "2 ways in rings"))
+    assert f"links          {pairs} with each other: 6 are needed; {rings}" in told, told
+    assert_every_gpu_second_is_booked(state)
+
+
 def test_one_that_was_not_tested_is_convicted_by_what_it_computes_between_two_steps(tmp_path: Path) -> None:
     (tmp_path / "rounds").mkdir()
     job = job_file(

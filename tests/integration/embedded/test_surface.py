@@ -164,7 +164,7 @@ class Surface:
         wait_until(lambda: re.search(pattern, self.scrape()) is not None, f"{pattern} in a scrape")
 
 
-READS = ("status", "ranks", "nodes", "incidents", "journal", "replay")
+READS = ("status", "ranks", "nodes", "incidents", "journal", "replay", "fleet")
 FORMS = ("table", "wide", "json", "yaml", "name")
 # Only while an incident is open or a rank is slow, of a node that all jobs are kept away from, and of a Redis with
 # replicas.

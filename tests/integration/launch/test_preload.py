@@ -24,12 +24,14 @@ PACKAGES = {
     "good/part": "",
     "asks": "import importlib.util\nTHERE = importlib.util.find_spec('good') is not None\n",
     "optional": "try:\n    import not_there\nexcept ImportError:\n    pass\n",
+    "speaks": "import sys\nprint('imported')\nOUT, ARGUMENTS = sys.stdout, list(sys.argv)\n",
     "reads_rank": "import os\nos.environ['READS_RANK'] = 'yes'\nRANK = int(os.environ.get('LOCAL_RANK', 0))\n",
     "threads": "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n",
     "device": "DEVICE = open('/dev/dri/card0')\n",
     "connects": "import socket\nHELD = socket.socket()\n",
     "starts": "import subprocess\nHELD = subprocess.Popen(['sleep', '600'])\n",
     "handles": "import signal\nsignal.signal(signal.SIGUSR1, lambda *_: None)\n",
+    "alarms": "import signal\nsignal.signal(signal.SIGALRM, lambda *_: None)\nsignal.alarm(600)\n",
     "moves": "import os\nos.chdir('/')\n",
     "ends": "import sys\nsys.exit(3)\n",
     "breaks": "raise ValueError('not today')\n",
@@ -70,9 +72,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def parent(place: Path) -> Iterator[Parent]:
-    write_list(place / "list.json", PreloadList(("good", "good.part", "reads_rank", "asks", "not_there", "own")))
+    write_list(
+        place / "list.json", PreloadList(("good", "good.part", "reads_rank", "asks", "speaks", "not_there", "own"))
+    )
     path = os.pathsep.join((str(place / "site-packages"), str(place / "mine")))
-    parent = start_parent(place / "list.json", PYTHONPATH=path)
+    parent = start_parent(place / "list.json", "train.py", "--lr", "3", PYTHONPATH=path)
     ready = parent.hear()
     assert isinstance(ready, Ready)
     assert ready.warm, ready.reason
@@ -96,12 +100,15 @@ def test_what_a_forked_worker_must_not_inherit_is_found_out_by_a_trial(place: Pa
         "good: None: 1",
         "asks: None: 1",
         "optional: None: 1",
+        "imported",
+        "speaks: None: 1",
         "reads_rank: its import reads LOCAL_RANK: 1",
         "threads: it leaves 1 threads running: 1",
         "device: it opens /dev/card0: 1",
         "connects: it opens a connection: 1",
         "starts: it starts a process: 1",
         "handles: it changes what is done on a signal: 1",
+        "alarms: it changes what is done on a signal: 1",
         "moves: it changes the working directory: 1",
         "ends: its import fails: SystemExit(3): 0",
         "breaks: its import fails: ValueError('not today'): 0",
@@ -114,7 +121,7 @@ def test_what_a_forked_worker_must_not_inherit_is_found_out_by_a_trial(place: Pa
 
 def test_what_is_left_is_written_down_with_the_reason(parent: Parent, place: Path) -> None:
     assert read_list(place / "list.json").left == {"reads_rank": "its import reads LOCAL_RANK"}
-    assert parent.ready.loaded == 3
+    assert parent.ready.loaded == 4
 
 
 def test_a_worker_finds_it_imported_with_what_the_import_did_to_the_environment(
@@ -138,6 +145,17 @@ def test_a_worker_that_says_otherwise_keeps_its_own_environment(parent: Parent, 
     assert log(tmp_path) == "bye\n"
 
 
+def test_a_package_finds_the_scripts_arguments_and_what_it_writes_later_is_in_the_log(
+    parent: Parent, tmp_path: Path
+) -> None:
+    script = write(
+        tmp_path,
+        "import os, sys, speaks\nprint(speaks.ARGUMENTS)\nspeaks.OUT.write('said\\n')\nos.kill(os.getpid(), 9)\n",
+    )
+    parent.run(tmp_path, script)
+    assert log(tmp_path).splitlines() == ["['train.py', '--lr', '3']", "said"]
+
+
 def test_a_package_that_is_installed_anew_shows_in_the_stamp(parent: Parent, place: Path) -> None:
     ready = parent.ready
     assert any(file.endswith("good/__init__.py") for file in ready.files)
@@ -149,7 +167,9 @@ def test_a_package_that_is_installed_anew_shows_in_the_stamp(parent: Parent, pla
 
 
 def test_a_worker_writes_what_it_imports_and_not_what_it_only_asks_for(parent: Parent, tmp_path: Path) -> None:
-    asks = "import importlib.util\nimportlib.util.find_spec('tarfile')\nimport other\n"
+    # Somebody who makes a daemon closes all that is open, and has the numbers for files of their own then.
+    closes = "import os\nos.closerange(3, 256)\nMINE = [open(f'mine-{number}', 'w') for number in range(9)]\n"
+    asks = f"{closes}import importlib.util\nimportlib.util.find_spec('tarfile')\nimport other\n"
     (tmp_path / "beside.py").write_text(asks)
     (tmp_path / "other.py").touch()
     script = write(tmp_path, "import beside, os\nos.kill(os.getpid(), 9)\n")
@@ -157,3 +177,4 @@ def test_a_worker_writes_what_it_imports_and_not_what_it_only_asks_for(parent: P
     forked = parent.fork(tmp_path, script, learns=True, **variables)
     parent.hear()
     assert names_in(log_file(tmp_path, forked.pid)) == ("beside", "other")
+    assert [path.name for path in tmp_path.glob("mine-*") if path.read_text()] == []

@@ -87,12 +87,12 @@ class Parent:
         return ended
 
 
-def start_parent(wanted: Path | None = None, **variables: str) -> Parent:
-    """`wanted` is the file of what to import beside torch."""
+def start_parent(wanted: Path | None = None, *script: str, **variables: str) -> Parent:
+    """`wanted` is the file of what to import beside torch, for a script of these arguments."""
     ours, theirs = socket.socketpair()
     ours.settimeout(patient(60))
     command = [sys.executable, "-m", "holdfast.agent.launch.warm_parent", str(theirs.fileno()), "torch"]
-    command += [] if wanted is None else [str(wanted)]
+    command += [] if wanted is None else [str(wanted), *script]
     environment = {**os.environ, **variables, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, start_new_session=True)
     theirs.close()
@@ -315,13 +315,15 @@ def test_what_one_worker_leaves_behind_ends_and_what_another_one_runs_goes_on(
     (tmp_path / "log").touch()
     while "started" not in log(tmp_path):
         assert psutil.pid_exists(forked.pid)
-    (below,) = (each for each in psutil.Process(forked.pid).children() if each.name() in ("sleep", "setsid"))
+    worker = psutil.Process(forked.pid)
+    while not (below := [each for each in worker.children() if each.name() in ("sleep", "setsid")]):
+        assert worker.is_running()  # the child is there, and still to become the program
     parent.run(tmp_path, write(tmp_path, "import subprocess\nsubprocess.run('setsid sleep 600 &', shell=True)\n"))
-    assert below.is_running()
+    assert below[0].is_running()
     parent.tell(Kill(forked.pid))
     parent.hear()
     parent.hear_group_gone(forked.pid)
-    assert not below.is_running()
+    assert not below[0].is_running()
 
 
 def test_what_a_script_spawns_itself_is_noted_with_its_own_line_while_it_lasts(

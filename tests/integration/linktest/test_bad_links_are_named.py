@@ -14,7 +14,7 @@ USAGE, UNKNOWN = 2, 3
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 def test_a_slow_and_a_lossy_cable_among_eight_network_namespaces_are_named(tmp_path: Path) -> None:
-    command = [sys.executable, BENCH, "--quick", "--seconds", "1", "--folder", tmp_path]
+    command = [sys.executable, BENCH, "--quick", "--seconds", "1", "--gang", "1", "--folder", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=patient(120), check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr

@@ -99,6 +99,8 @@ LISTED: Mapping[str, str] = MappingProxyType(
         "HoldfastBudget": "time spends money, and no fault does; that each GPU-second is booked once, at its "
         "price, is proved by tests/unit/brain/test_accounting.py and counted again in five real runs",
         "HoldfastBudgetForecast": "the same, and it looks at an hour",
+        "HoldfastFaultsGather": "it takes days of faults of many nodes; that they are counted, named, told and "
+        "scraped is proved by tests/integration/watchdog/test_gathered_faults.py",
         "HoldfastDetectorFailing": "only an error in Holdfast makes a detector fail; no input is known that does",
     }
 )

@@ -22,19 +22,16 @@ from holdfast.operator.act.faultpoint import EXIT_CODE
 from holdfast.operator.act.faultpoint import POINTS as ALL_POINTS
 
 TAINT = "holdfast.dev/cordoned"
-ELSEWHERE = (
-    *("before-job-deleted", "after-job-deleted"),  # reached only by a job that ended: the other life below
-    *(
-        "before-node-health",
-        "after-node-health",
-        "before-remediation",
-        "after-remediation",
-    ),  # test_operator_others.py
-)
+FINISHED = ("before-job-deleted", "after-job-deleted")
+"""Reached only by a job that ended: the other life below."""
+HANDED_ON = ("before-node-health", "after-node-health", "before-remediation", "after-remediation")
+"""Reached only where what is proved is handed on: `test_operator_others`."""
+QUEUED = ("before-workload", "after-workload")
+"""Reached only by a job in a queue: `test_operator_queues`."""
 ENDS_UNTOLD = ("before-event", "before-release", "after-release")
 """Where the operator may die between the last thing it does for a job and telling of it."""
 TOGETHER = 6
-POINTS = [point for point in ALL_POINTS if point not in ELSEWHERE]
+POINTS = [point for point in ALL_POINTS if point not in (*FINISHED, *HANDED_ON, *QUEUED)]
 PATIENCE_S = 40.0
 
 
@@ -147,7 +144,7 @@ async def test_a_job_lives_the_same_life_wherever_the_operator_dies(
 async def test_a_finished_job_is_deleted_and_pods_are_made_once_wherever_the_operator_dies(
     defined: ApiServer, tmp_path: Path
 ) -> None:
-    finished = {fault: partial(finished_life, fault) for fault in ELSEWHERE}
+    finished = {fault: partial(finished_life, fault) for fault in FINISHED}
     between = {f"after-{count}-pods": partial(between_pods, count) for count in (2, 3, 4)}
     await live_together(defined, tmp_path, {**finished, **between})
 

@@ -3,10 +3,12 @@
 import json
 from typing import Any
 
+import pytest
 from apiserver import ApiServer, Refused
 from fake_kubelet import FakeKubelet
 from fake_watchdog_for_operator import FakeOperatorWatchdog
 from operator_rig import GROUP, Cluster, OperatorProcess, add_nodes, condition, eventually
+from test_operator_crashes import HANDED_ON
 
 from holdfast.api.nodecondition import FaultPart, Meaning
 from holdfast.api.plan import NodeOrder
@@ -83,11 +85,12 @@ async def until_healthy(cluster: Cluster, node: str, wanted: str) -> None:
     await eventually(f"{node} {wanted}", so)
 
 
+@pytest.mark.parametrize("fault", HANDED_ON)
 async def test_what_others_say_of_a_node_moves_the_job_and_is_handed_on(
-    cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
+    cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess, watchdog: FakeOperatorWatchdog, fault: str
 ) -> None:
     await add_nodes(kubelet, 3)
-    operator.start(*HANDS_ON, fault="after-remediation:1")
+    operator.start(*HANDS_ON, fault=f"{fault}:1")
     await cluster.apply()
     await kubelet.wait_running(2)
     await watchdog.until_seen_running(cluster.id(), "gpt-0", "gpt-1")
@@ -98,7 +101,7 @@ async def test_what_others_say_of_a_node_moves_the_job_and_is_handed_on(
     await watchdog.until("told", lambda: bool(job.nodes[sick].conditions))
     (told,) = job.nodes[sick].conditions
     assert (told.type, told.means, told.part, told.since) == ("FanProblem", Meaning.SUSPECT, FaultPart.GPU, SINCE)
-    # What comes of it is handed on once, though the operator dies right after it.
+    # What comes of it is handed on once, wherever the operator dies on the way.
     order = NodeOrder(sick, "the fan is broken", "inc-1", Recovery.REBOOT_NODE)
     await watchdog.script(cluster.id(), avoid=(order,), cordon=(order,), release=("gpt-0",))
 
@@ -109,6 +112,11 @@ async def test_what_others_say_of_a_node_moves_the_job_and_is_handed_on(
     operator.start(*HANDS_ON)
     await cluster.until_pods("gpt-1", "gpt-2")
     await until_healthy(cluster, sick, "False NeedsReboot")
+
+    async def requested() -> bool:
+        return await cluster.get(remediation) is not None
+
+    await eventually("the remediation asked for", requested)
     asked = await cluster.api.call("GET", remediation)
     assert (asked["spec"]["action"], asked["spec"]["incident"]) == ("Reboot", "inc-1")
     assert asked["metadata"]["generation"] == 1

@@ -17,9 +17,7 @@ OBSERVING: Values = {"operator": {"mode": "observe"}}
 
 
 @contextmanager
-def signed_in(
-    cluster: Cluster, watchdog: FakeOperatorWatchdog, folder: Path, values: Values
-) -> Iterator[OperatorProcess]:
+def signed_in(cluster: Cluster, endpoint: str, folder: Path, values: Values) -> Iterator[OperatorProcess]:
     """An operator that signs in as the account of a release with these values, whose roles are there."""
     server, where = cluster.server, cluster.namespace
     paths = {
@@ -32,7 +30,7 @@ def signed_in(
     server.new_service_account(where, "holdfast-operator")
     for role in roles:
         server.call("POST", paths[role["kind"]], role)
-    operator = OperatorProcess(server, where, watchdog.endpoint, folder)
+    operator = OperatorProcess(server, where, endpoint, folder)
     operator.sign_in(server.service_account_kubeconfig(where, "holdfast-operator"))
     try:
         yield operator
@@ -50,14 +48,14 @@ def _is_operators(role: Manifest) -> bool:
 @pytest.fixture
 def limited(cluster: Cluster, watchdog: FakeOperatorWatchdog, tmp_path: Path) -> Iterator[OperatorProcess]:
     """An operator with the rights of one that acts."""
-    with signed_in(cluster, watchdog, tmp_path, {}) as operator:
+    with signed_in(cluster, watchdog.endpoint, tmp_path, {}) as operator:
         yield operator
 
 
 @pytest.fixture
 def observing(cluster: Cluster, watchdog: FakeOperatorWatchdog, tmp_path: Path) -> Iterator[OperatorProcess]:
     """An operator with the rights of one that observes."""
-    with signed_in(cluster, watchdog, tmp_path, OBSERVING) as operator:
+    with signed_in(cluster, watchdog.endpoint, tmp_path, OBSERVING) as operator:
         yield operator
 
 

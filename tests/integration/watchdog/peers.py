@@ -206,10 +206,14 @@ class Rig:
         async with self.http.get(self.url(path), headers=bearer(token)) as response:
             return response.status, await response.json()
 
+    async def page(self) -> str:
+        """All metrics, as Prometheus reads them."""
+        async with self.http.get(self.url("/metrics"), headers=bearer(TOKEN)) as response:
+            return await response.text()
+
     async def scraped(self, name: str) -> float:
         """The metric `name`, which has no labels, as Prometheus reads it."""
-        async with self.http.get(self.url("/metrics"), headers=bearer(TOKEN)) as response:
-            lines = (await response.text()).splitlines()
+        lines = (await self.page()).splitlines()
         return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
 
     async def post(self, path: str, body: object, *, token: str = TOKEN) -> tuple[int, Any]:

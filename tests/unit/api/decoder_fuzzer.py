@@ -32,7 +32,7 @@ from holdfast.agent.launch.logs import WorkerRun
 from holdfast.agent.launch.preload import PreloadList
 from holdfast.agent.launch.settings import Claims, bound_to
 from holdfast.agent.launch.spawned import SpawnCall
-from holdfast.agent.linktest.judgement import Judged, Measured
+from holdfast.agent.linktest.judgement import Measured
 from holdfast.agent.linktest.wire import Done, Ended, Joined, ToLead, ToMember, Turn
 from holdfast.agent.memberfile import Member
 from holdfast.agent.selftest.station import FromStation
@@ -68,7 +68,7 @@ from holdfast.api.round import Desired, Idle, Shown
 from holdfast.api.runhistory import RunHistory
 from holdfast.api.runmanifest import Code, RunManifest
 from holdfast.api.scalars import ScalarsLogged
-from holdfast.api.selftest import Tested, TestLevel, Verdict
+from holdfast.api.selftest import Judged, LinkTest, Tested, TestLevel, Verdict
 from holdfast.api.status import JobStatus, LastSeen, RankStatus
 from holdfast.api.telemetry import AgentHello, FromAgent, NodeReport, ProcessState, RankSample, ToAgent, XidRaised
 from holdfast.api.trainingjob import read_trainingjob
@@ -224,6 +224,7 @@ TARGETS: Mapping[str, Target] = {
         Turn("m", calls=True, host="10.0.0.1", port=4711, token="t", seconds=4.0),
         Ended(Judged(Verdict.FAILED, {"n": "dead"})),
     ),
+    "link test": _written(LinkTest, LinkTest("t", "10.0.0.1", 4711, 2.0, 60.0, leads=True, members=("m", "n"))),
     "to agent": _packed(ToAgent),
     "to operator": _packed(ToOperator),
     "worker": _packed(FromWorker, Attached(7), Entered(3)),

@@ -98,7 +98,9 @@ class Chance:
 
     def asked(self, state: JobState, now: float) -> Event:
         uid, generation = self.draw.choice("ab"), self.draw.randint(1, 9)
-        again = policy(**self.fields, uid=uid, generation=generation, suspend=self.draw.random() < 0.2)
+        admitted = self.draw.choice((None, None, 0, 1, 2, 3))
+        suspend = self.draw.random() < 0.2
+        again = policy(**self.fields, uid=uid, generation=generation, suspend=suspend, admitted=admitted)
         action, nodes = self.draw.choice(list(InterventionAction)), self.draw.randint(1, self.nodes)
         request = InterventionRequest(
             str(self.draw.random()),

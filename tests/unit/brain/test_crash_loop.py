@@ -4,7 +4,7 @@ import pytest
 from story import policy
 
 from holdfast.api.policy import RestartBudget
-from holdfast.watchdog.brain.ladder import BACKOFF_S_MAX, crash_loop
+from holdfast.watchdog.brain.crashloop import BACKOFF_S_MAX, crash_loop
 from holdfast.watchdog.brain.state import Failure
 
 

@@ -4,6 +4,7 @@ from story import JOB, Story, running
 
 from holdfast.api.finding import FindingKind, Subject
 from holdfast.api.incident import IncidentState, Rung
+from holdfast.api.intervention import InterventionAction
 from holdfast.api.policy import XidAction
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.detectors.process_exit import LOADS_NOT
@@ -46,6 +47,30 @@ def test_while_another_node_waits_one_node_alone_is_no_proof() -> None:
     assert story.state.restart_count == 1
 
 
+def test_after_a_heal_of_a_job_that_has_trained_it_is_tried_once_more() -> None:
+    story = running(2).die(1).wait(11).run(reentrant=False)
+    mistaken(story)
+    assert story.state.phase is not JobPhase.FAILED
+    assert "once more" in story.state.reason
+    mistaken(story.wait(60).run(reentrant=False))
+    assert story.state.phase is JobPhase.FAILED
+    assert FIX in story.state.reason
+
+
+def test_a_script_that_publishes_nothing_has_trained_once_it_showed_a_sign() -> None:
+    story = begun(2).show_sign().die(1).wait(11).run(reentrant=False)
+    assert mistaken(story).state.phase is not JobPhase.FAILED
+    story.wait(60).run(reentrant=False)
+    assert story.state.phase is not JobPhase.FAILED, "it came back"
+
+
+def test_after_a_restart_on_request_the_script_may_be_another_one() -> None:
+    story = running(2)
+    story.ask(InterventionAction.RESTART)
+    story.run(reentrant=False)
+    assert mistaken(story).state.phase is JobPhase.FAILED
+
+
 def test_a_node_that_cannot_load_what_others_load_leaves_the_second_time() -> None:
     story = begun(2, spares=1).die(2, cause=LOADS_NOT)
     assert (story.incident.rung, story.state.avoided) == (Rung.RESPAWN, ())
@@ -53,6 +78,19 @@ def test_a_node_that_cannot_load_what_others_load_leaves_the_second_time() -> No
     story.die(2, cause=LOADS_NOT)
     assert [order.node for order in story.state.avoided] == ["node-2"]
     assert story.state.phase is not JobPhase.FAILED
+
+
+def test_what_rank_0_alone_loads_in_vain_evicts_no_node_before_it_ever_trained() -> None:
+    story = begun(2, spares=1)
+    for _ in range(4):
+        story.die(1, cause=LOADS_NOT).wait(100)
+        if story.state.phase is not JobPhase.FAILED:
+            story.run(reentrant=False)
+    assert story.state.phase is JobPhase.FAILED
+    assert story.state.avoided == ()
+    trained = running(2, spares=1).die(1, cause=LOADS_NOT).wait(11).run(reentrant=False)
+    trained.die(1, cause=LOADS_NOT)
+    assert [order.node for order in trained.state.avoided] == ["node-1"], "it could load it before"
 
 
 def test_a_fault_that_is_on_another_node_too_evicts_neither() -> None:

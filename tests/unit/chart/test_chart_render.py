@@ -33,6 +33,7 @@ FULL: Values = {
     "operator": {
         "maintenanceTaints": ["x/y"],
         "nodeConditions": [{"type": "Fan.*", "reason": "it's hot", "means": "evict", "part": "gpu"}],
+        "placeLabels": ["example.com/rack=rack", "example.com/rail-0=rail"],
         "extraEnv": [{"name": "A", "value": "b"}],
         "nodeSelector": {"a": "b"},
     },
@@ -469,11 +470,29 @@ def test_an_operator_asks_for_capacity_only_where_it_may() -> None:
         assert len({"podtemplates", "provisioningrequests"} & {*resources}) == counted
 
 
+@pytest.mark.parametrize("mode", ["act", "observe"])
+def test_an_operator_writes_workloads_of_kueue_only_where_it_is_used_and_acts(mode: str) -> None:
+    for enabled in (False, True):
+        made = rendered({"kueue": {"enabled": enabled}, "operator": {"mode": mode}})
+        rules = one(made, "ClusterRole", "hf-holdfast-operator")["rules"]
+        may = {resource: set(rule["verbs"]) for rule in rules for resource in rule["resources"]}
+        assert ("resourceflavors" in may, "priorityclasses" in may) == (enabled, enabled)
+        assert ("create" in may.get("workloads", ())) == (enabled and mode == "act")
+        assert may.get("workloads/status", set()) == ({"patch"} if enabled and mode == "act" else set())
+        container = dict(_pods(made))["Deployment/holdfast-operator"]["containers"][0]
+        assert ("--kueue" in container["args"]) == enabled
+
+
 def test_rules_for_conditions_reach_the_operator_as_they_were_written() -> None:
     rules = FULL["operator"]["nodeConditions"]
     container = dict(_pods(rendered(FULL)))["Deployment/holdfast-operator"]["containers"][0]
     (given,) = [each for each in container["args"] if each.startswith("--node-conditions=")]
     assert json.loads(given.partition("=")[2]) == rules
+
+
+def test_labels_of_places_reach_the_operator() -> None:
+    container = dict(_pods(rendered(FULL)))["Deployment/holdfast-operator"]["containers"][0]
+    assert "--place-labels=example.com/rack=rack,example.com/rail-0=rail" in container["args"]
 
 
 @pytest.mark.parametrize("namespaces", [[], ["a", "b"]], ids=["everywhere", "chosen"])
@@ -533,6 +552,7 @@ def test_an_image_is_named_by_registry_tag_or_digest(values: Values, image: str)
         ({"operator": {"mode": "perhaps"}}, "operator/mode"),
         ({"operator": {"handOn": "everything"}}, "operator/handOn"),
         ({"operator": {"nodeConditions": [{"type": "Fan"}]}}, "means"),
+        ({"operator": {"placeLabels": ["example.com/rack"]}}, "placeLabels"),
         ({"operator": {"nodeConditions": [{"type": "Fan", "means": "reboot"}]}}, "nodeConditions/0/means"),
         ({"watchdog": {"replicas": 0}}, "watchdog/replicas"),
         ({"watchdog": {"grants": {"users": {"jane": ["rule"]}}}}, "grants/users/jane"),

@@ -10,6 +10,7 @@ from fakekubernetes import JOBS, PROXY, a_job, fake_kubernetes
 from fakewatchdog import fake_watchdog, lay_out
 from wireobjects import JOB, a_rank, a_status
 
+from holdfast.api.errors import Unavailable
 from holdfast.api.event import JobSubmitted
 from holdfast.api.policy import Policy
 from holdfast.api.status import Hearing, JobPhase, LastSeen, NodeStatus
@@ -120,6 +121,22 @@ def test_a_run_that_lives_is_never_taken_for_ended(tmp_path: Path, capsys: pytes
             assert "is the run alive?" in capsys.readouterr().err
         assert not is_over(StateDirectory(tmp_path))
     assert is_over(StateDirectory(tmp_path)), "this process lives, but holds the directory no more"
+
+
+def test_a_run_of_another_machine_is_not_judged_by_the_processes_of_this_one(tmp_path: Path) -> None:
+    """The state directory of a run on Slurm, read on a login node, where no process has the run's number."""
+    directory = lay_out(tmp_path, port=1)
+    with run_lock(directory):
+        directory.lock_file.write_text("4194305 node-7\n")
+        assert not is_over(directory), "its machine holds the lock"
+    directory.lock_file.write_text("4194305 node-7\n")
+    assert is_over(directory), "its machine was lost, and the file server gave its lock back"
+    with run_lock(directory):
+        assert not is_over(directory)
+        us = f"pid {os.getpid()} on {os.uname().nodename}"
+        with pytest.raises(Unavailable, match=us), run_lock(directory, within_s=0.0):
+            raise AssertionError("two runs hold it")
+    assert directory.lock_file.read_text() == "", "any machine sees that it ended"
 
 
 def test_another_process_of_the_same_number_is_no_run(tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ def here(tmp_path: Path) -> list[str]:
 
 def test_the_names_of_the_commands_are_the_promised_ones() -> None:
     assert list(COMMANDS) == [
-        *("run", "slurm", "ssh", "demo", "launch", "status", "ranks", "nodes", "logs", "incidents", "why", "cost"),
+        *("run", "slurm", "ssh", "demo", "launch", "status", "ranks", "nodes", "logs", "incidents", "why"),
+        *("fleet", "cost"),
         *("postmortem", "rounds"),
         *("stacks", "flight", "profile", "runbook", "journal", "replay"),
         *(
@@ -60,7 +61,7 @@ def test_the_names_of_the_commands_are_the_promised_ones() -> None:
             "resize",
             "skip-batches",
         ),
-        *("doctor", "probe", "audit", "watchdog", "operator", "agent", "completion", "version"),
+        *("plan", "doctor", "probe", "audit", "watchdog", "operator", "agent", "completion", "version"),
     ]
 
 
@@ -73,6 +74,7 @@ def test_kubectl_has_the_commands_that_run_nothing_on_this_machine() -> None:
         "ssh",
         "demo",
         "launch",
+        "plan",
         "compare",
         "bisect",
         "probe",
@@ -98,6 +100,10 @@ OPTIONS = {
     "slurm": [
         *("--state-dir", "--sbatch", "--script", "--here", "--save-before", "--drain-with"),
         *("--simulate-gpus", "--kernel-log"),
+    ],
+    "plan": [
+        *("--model", "--gpu", "--gpus", "--price", "--sequence", "--batch", "--tokens"),
+        *("--layout", "--top", "--explain", "--write", "-o", "--output"),
     ],
     "ssh": ["--hosts", "--state-dir", "--fresh", "--address", "--python", "--ssh", "--simulate-gpus"],
     "demo": ["--text", "--steps", "--state-dir", "--plain", "--console", "--no-console"],

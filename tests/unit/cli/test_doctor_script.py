@@ -150,6 +150,31 @@ def test_a_script_that_never_resumes_is_told_so(tmp_path: Path, text: str, level
     assert finding.level is level
 
 
+NANOGPT = (
+    "import torch\n{before}init_from = {setting}\n"
+    "if init_from == 'scratch':\n    model = GPT()\nelif init_from == 'resume':\n    torch.load('ckpt.pt')\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("setting", "before", "level"),
+    [
+        ("'scratch'", "", Level.WARN),
+        ("'resume'", "", Level.OK),
+        ("'resume' if there else 'scratch'", "", Level.OK),
+        ("arguments.init_from", "init_from = 'scratch'\n", Level.OK),
+        ("'scratch'\ninit_from, seed = read()", "", Level.OK),
+        ("'scratch'\ninit_from = 'scratch'", "", Level.WARN),
+    ],
+)
+def test_what_a_setting_of_the_script_keeps_from_being_loaded_is_told(
+    tmp_path: Path, setting: str, before: str, level: Level
+) -> None:
+    (finding,) = found(tmp_path, NANOGPT.format(setting=setting, before=before), "resume")
+    assert finding.level is level
+    assert ("as long as init_from = 'scratch' at train.py:" in finding.says) is (level is Level.WARN)
+
+
 def test_how_it_saves_is_told(tmp_path: Path) -> None:
     (in_place,) = found(tmp_path, LOOP, "checkpoints")
     assert "torch.save at train.py:6 writes in place" in in_place.says
@@ -157,6 +182,10 @@ def test_how_it_saves_is_told(tmp_path: Path) -> None:
     assert found(tmp_path, whole, "checkpoints") == []
     (none,) = found(tmp_path, LOOP.replace("torch.save({}, 'a')", "pass"), "checkpoints")
     assert "it saves none" in none.says
+    assert none.fix.startswith("Checkpointer(")
+    framework = "from accelerate import Accelerator\na = Accelerator()\n"
+    (line,) = found(tmp_path, framework, "checkpoints")
+    assert line.fix.startswith("the line above saves")
 
 
 @pytest.mark.parametrize(
@@ -193,6 +222,35 @@ def test_the_script_is_never_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "a loop of its own" in capsys.readouterr().out
     path.write_text("import torch.multiprocessing as mp\nmp.spawn(train)\n")
     assert answer(["doctor", str(path)], Program.HOLDFAST) == 1
+
+
+def test_the_trainers_own_train_is_told_of_and_not_that_of_a_model(tmp_path: Path) -> None:
+    text = "from transformers import Trainer\nmodel.train()\ntrainer = Trainer(model)\ntrainer.train()\n"
+    (tmp_path / "a.py").write_text(text)
+    (resume,) = [each for each in examine_script(read_script(tmp_path / "a.py")) if each.what == "resume"]
+    assert resume.says.startswith("train() at a.py:4 begins at step 0")
+
+
+def test_a_trainer_of_the_scripts_own_class_is_that_of_its_framework(tmp_path: Path) -> None:
+    text = (
+        "import transformers\nclass Mine(transformers.Trainer):\n    pass\n"
+        "mine = Mine(model)\nmine.train(resume_from_checkpoint=True)\n"
+    )
+    (tmp_path / "a.py").write_text(text)
+    found = {each.what: each for each in examine_script(read_script(tmp_path / "a.py"))}
+    assert found["framework"].says == "Transformers Trainer at a.py:2"
+    assert found["resume"].level is Level.OK
+
+
+@pytest.mark.parametrize(
+    "text", ["x = " + "-" * 100_000 + "1", "x = 1\0", "# coding: latin-99", "x = " + "(" * 5000]
+)
+def test_a_file_that_python_cannot_read_is_a_finding(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text(f"{text}\n")
+    assert answer(["doctor", str(tmp_path / "train.py")], Program.HOLDFAST) == 1
+    assert "FAIL  syntax" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("name", "fix"), [("none.py", "there is no such file"), ("a.ipynb", "nbconvert")])

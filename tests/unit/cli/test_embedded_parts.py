@@ -12,6 +12,7 @@ from holdfast.api.plan import NodeObserved, NodeState, Plan
 from holdfast.cli.embedded.childprocess import ChildProcess, descendants, exit_text
 from holdfast.cli.embedded.localcluster import Decision, LocalCluster, OperatorOutbox, PlacementOptions
 from holdfast.cli.embedded.localnode import NodeOptions
+from holdfast.cli.embedded.session import lay_out
 from holdfast.cli.statedirectory import StateDirectory, run_lock
 
 
@@ -83,12 +84,22 @@ def test_a_state_directory_is_held_by_one_run_at_a_time(tmp_path: Path) -> None:
     with run_lock(directory):
         assert stat.S_IMODE(directory.lock_file.stat().st_mode) == 0o600
         with (
-            pytest.raises(Unavailable, match=f"in use by a run that is alive \\(pid {os.getpid()}\\)"),
+            pytest.raises(Unavailable, match=f"in use by a run that is alive \\(pid {os.getpid()} on "),
             run_lock(directory),
         ):
             raise AssertionError
     with run_lock(directory):
         pass
+
+
+def test_the_certificate_of_a_run_that_was_lost_is_not_taken_for_the_next_ones(tmp_path: Path) -> None:
+    directory = StateDirectory(tmp_path)
+    directory.certificate_file.touch()
+    directory.key_file.touch()
+    assert directory.trust().encrypts
+    lay_out(directory, "default/work", "job.yaml", starts_over=False)
+    assert not directory.trust().encrypts
+    assert not directory.key_file.exists()
 
 
 async def test_no_node_is_started_any_more_once_the_job_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

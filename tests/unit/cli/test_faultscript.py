@@ -16,6 +16,7 @@ from holdfast.api.event import (
     ClockTicked,
     ConditionOver,
     Event,
+    FaultsGathered,
     FindingMade,
     InterventionRequested,
     JobSubmitted,
@@ -44,7 +45,7 @@ from holdfast.api.incident import Incident
 from holdfast.api.status import JobPhase, JobStatus, RankStatus
 from holdfast.cli.commands.run import conclude, demo_faults
 from holdfast.cli.embedded import faultscript
-from holdfast.cli.embedded.audience import Picture
+from holdfast.cli.embedded.audience import LineAudience, Picture
 from holdfast.cli.embedded.faultscript import (
     AILMENTS,
     After,
@@ -271,6 +272,7 @@ BROUGHT_ABOUT_BY: dict[type, tuple[Deed, ...]] = {
 ORDINARY = {
     *(JobSubmitted, MemberWarmed, MemberEntered, MemberFinished, CheckpointRecorded, RestoreReported),
     *(StorageListed, RunRecorded, RoundProgressed, RoundBegan, InterventionRequested, ClockTicked, PodChanged),
+    FaultsGathered,  # takes weeks of many jobs
 }
 
 
@@ -429,6 +431,19 @@ async def test_a_nan_of_many_steps_is_injected_when_its_first_step_was_taken(
         await passed_on.wait()
         await injecting
     assert injector.missed == ()
+
+
+def test_words_of_a_job_command_no_terminal_while_it_runs_and_when_it_ends(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    wild = "ValueError: \x1b]0;owned\x07 \x9b2J"
+    incident = an_incident(cause=wild, error=f"Traceback\n{wild}")
+    failed = Picture(a_status(phase=JobPhase.FAILED, reason=wild), (incident,))
+    LineAudience(lambda: 0.0).look(failed)
+    assert conclude(failed, says_how_to_go_on=True) is ExitCode.FAILED
+    told = capsys.readouterr().err
+    assert told.count("\\x1b]0;owned\\x07") >= 3
+    assert not set(told) & {"\x1b", "\x07", "\x9b"}
 
 
 def test_a_drill_that_did_not_happen_fails_the_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -164,6 +165,22 @@ class TestTheDocument:
         assert answer(["postmortem", *words, *here]) == 2
         assert says in capsys.readouterr().err
 
+    def test_what_is_no_file_is_written_to_and_stays_what_it_is(
+        self, watchdog: FakeWatchdog, here: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        (tmp_path / "out").symlink_to(pipe)
+        assert answer(["postmortem", "last", *here, "--distill", str(tmp_path / "out")]) == 0
+        assert os.read(reader, 1 << 16).startswith(b"format: 1\n")
+        os.close(reader)
+        assert (pipe.is_fifo(), (tmp_path / "out").is_symlink()) == (True, True)
+        capsys.readouterr()
+        assert answer(["postmortem", "last", *here, "--output", "-"]) == 0
+        assert capsys.readouterr().out.startswith("# Postmortem of inc-0001")
+        assert not Path("-").exists()
+
     def test_what_cannot_be_read_is_said_in_it_and_a_file_that_cannot_be_written_leaves_nothing(
         self, watchdog: FakeWatchdog, here: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -219,6 +236,16 @@ class TestRounds:
         assert answer(["rounds", JOB, *there[:-2], "-o", "name"]) == 0
         assert capsys.readouterr().out == "round/2\nround/3\n"
 
+    def test_of_a_journal_that_cannot_be_read_no_round_is_claimed_not_to_be(
+        self, watchdog: FakeWatchdog, there: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        watchdog.answers["GET journal"] = (500, {"error": "line 6 is missing"})
+        assert answer(["rounds", JOB, *there[:-2]]) == 3
+        assert answer(["rollback", "2", "--to", "x", *there]) == 3
+        said = capsys.readouterr()
+        assert said.err.count("The journal: ") == 2
+        assert said.out == ""
+
 
 def git(folder: Path, *words: str) -> str:
     identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")
@@ -259,6 +286,19 @@ class TestRollbackOnThisMachine:
         assert (tmp_path / "tree" / "src" / "train.py").read_text() == "print(3)\n"
         assert answer(["rollback", "2", "--to", str(folder), *there]) == 2
         assert "it exists: name a new folder" in capsys.readouterr().err
+
+    def test_words_of_a_command_command_no_terminal(
+        self,
+        told: RunManifest,
+        watchdog: FakeWatchdog,
+        there: list[str],
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        loud = msgspec.structs.replace(told, command=("python", "train.py", "\x1b]0;owned\x07"))
+        watchdog.answers["GET journal"] = (200, JournalPage(journal_of(loud), None))
+        assert answer(["rollback", "2", "--to", str(tmp_path / "code"), *there]) == 0
+        assert capsys.readouterr().out.endswith("train.py '\\x1b]0;owned\\x07'\n")
 
     def test_what_cannot_be_laid_out_leaves_nothing(
         self,
@@ -341,11 +381,31 @@ class TestRollbackInACluster:
         assert "the right to patch trainingjobs.holdfast.dev" in capsys.readouterr().err
         assert not [each for each in cluster.asked if "interventions" in each.path]
 
+    def test_a_template_that_is_changed_while_no_restart_can_be_asked_for_is_told_of(
+        self, cluster: FakeKubernetes, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        cluster.answers[f"POST {INTERVENTIONS}"] = refusal(403, "Forbidden", "no", "interventions", "")
+        assert self.ask(cluster, "2", "--yes") != 0
+        said = capsys.readouterr().err
+        assert "the template is changed, and no worker was started anew" in said
+        assert "kubectl holdfast restart gpt -n research" in said
+
+    def test_an_image_that_a_job_told_commands_no_terminal(
+        self, cluster: FakeKubernetes, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        lines = journal_of(a_manifest(image="r/a\x1b[2J:1"), a_manifest(image="r/a:2"))
+        cluster.answers[f"GET {PROXY}/v1/jobs/{JOB}/journal"] = (200, JournalPage(lines, None))
+        for words in (["2"], ["2", "--yes"]):
+            assert self.ask(cluster, *words) == 0
+            assert "r/a\\x1b[2J:1" in capsys.readouterr().out
+
     def test_the_round_that_runs_needs_nothing_and_a_folder_means_nothing(
         self, cluster: FakeKubernetes, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert self.ask(cluster, "3", "--yes") == 0
-        assert "nothing is to be done" in capsys.readouterr().out
+        said = capsys.readouterr().out
+        assert "nothing is to be changed" in said
+        assert "kubectl holdfast restart gpt -n research" in said
         assert self.ask(cluster, "2", "--to", "x") == 2
         assert "leave it out" in capsys.readouterr().err
 

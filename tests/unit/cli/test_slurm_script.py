@@ -14,7 +14,7 @@ from holdfast.cli.hosts.sshhosts import SshHosts, hosts_from
 from holdfast.cli.main import answer
 from holdfast.cli.slurm.allocation import Allocation, allocation_from
 from holdfast.cli.slurm.batchscript import BatchScript, means_nothing
-from holdfast.cli.slurm.controller import REASON_LENGTH_MAX, node_lines, reason_text
+from holdfast.cli.slurm.controller import REASON_LENGTH_MAX, node_lines, reason_text, seconds_of
 
 WITH_GPUS = {"spec": {"containers": [{"name": "t", "resources": {"limits": {"nvidia.com/gpu": 8}}}]}}
 
@@ -30,10 +30,11 @@ def job_with(**spec: Any) -> TrainingJob:
 
 
 def options_of(job: TrainingJob, *asked: str) -> list[str]:
-    text = BatchScript(job=job, command=("holdfast", "slurm", "a b"), output="/s/logs/%j.out", asked=asked).text()
+    text = BatchScript(job=job, command=("holdfast", "slurm", "a b"), output="/s/logs", asked=asked).text()
     assert text.startswith("#!/bin/bash\n")
     assert text.endswith("\nexec holdfast slurm 'a b'\n")
-    return [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")]
+    lines = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")]
+    return [word for line in lines for word in shlex.split(line)]
 
 
 def test_the_allocation_has_the_nodes_and_the_spares_and_outlives_a_lost_node() -> None:
@@ -54,6 +55,24 @@ def test_options_of_sbatch_are_handed_on_after_ours() -> None:
         "--time=24:00:00",
         "--partition=a100",
     ]
+
+
+def test_a_path_and_an_option_are_one_word_whatever_is_in_them() -> None:
+    """Source: https://slurm.schedmd.com/sbatch.html, FILENAME PATTERN; sbatch takes quotes as a shell does."""
+    folder = "/shared/my runs/100%j #1"
+    text = BatchScript(job=job_with(), command=("true",), output=folder, asked=("--comment=a b # c",)).text()
+    assert "\n#SBATCH '--output=/shared/my runs/100%%j #1/slurm-%j.out'\n" in text
+    assert "\n#SBATCH '--comment=a b # c'\n" in text
+    with pytest.raises(InvalidInput, match="--state-dir"):
+        BatchScript(job=job_with(), command=("true",), output="/s\n#SBATCH --uid=0").text()
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [("3:00\n", 180.0), ("59", 59.0), ("1-02:03:04", 93784.0), ("UNLIMITED", None), ("INVALID", None), ("", None)],
+)
+def test_a_time_of_squeue_is_read(told: str, expected: float | None) -> None:
+    assert seconds_of(told) == expected
 
 
 @pytest.mark.parametrize(

@@ -78,10 +78,13 @@ def test_processes_that_the_script_starts_itself_are_told_of_once() -> None:
     detector = OwnProcessesDetector(policy())
     detector.observe(started(2), 0.0)
 
-    def spawned(number: int) -> Spawned:
-        return Spawned("m0", "n0", ProcessesSpawned(number, 0, 8, "train.py:30 in main"))
+    def spawned(number: int, node: int = 1) -> Spawned:
+        told = ProcessesSpawned(number, 2 * node, 8, "train.py:30 in main")
+        return Spawned(f"m{node}", f"n{node}", told)
 
     assert detector.observe(spawned(1), 5.0) == (), "of a round that is over"
+    assert detector.observe(spawned(2, node=0), 8.0) == (), "one rank alone may make its data so"
+    assert detector.observe(spawned(2, node=0), 8.5) == ()
     (finding,) = detector.observe(spawned(2), 9.0)
     assert (finding.kind, finding.asks, finding.subject.node) == (FindingKind.USER_CODE, XidAction.WATCH, None)
     assert finding.cause == "the script trains in processes that it starts itself at train.py:30 in main"

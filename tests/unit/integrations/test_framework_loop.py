@@ -70,3 +70,15 @@ def test_what_was_measured_is_published_with_its_step(tmp_path: Path) -> None:
 def test_a_cadence_below_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="every_steps"):
         FrameworkLoop(format="mine", save=print, load=print, uri=str(tmp_path), every_steps=0)
+
+
+def test_a_save_that_writes_nothing_where_it_is_told_makes_no_checkpoint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would be gone on from, and every new process would fail at loading it."""
+    engine = Engine()
+    engine.save = lambda folder: None  # type: ignore[method-assign]
+    assert steps_of(engine, tmp_path, until=4) == [1, 2, 3, 4]
+    assert "mine wrote no file into the folder that it was given" in caplog.text
+    guest._Guest.run = None
+    assert steps_of(Engine(), tmp_path, until=4) == [1, 2, 3, 4]

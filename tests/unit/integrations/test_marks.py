@@ -1,5 +1,6 @@
 """A framework's folder counts as a checkpoint when every rank was done with it, and as nothing before."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,18 @@ def test_folders_of_somebody_who_knows_no_marks_are_told_apart(tmp_path: Path) -
 
 def test_no_directory_holds_nothing(tmp_path: Path) -> None:
     assert listing(tmp_path / "none", PREFIX).complete == ()
+
+
+def test_a_copy_under_another_step_is_passed_over(tmp_path: Path) -> None:
+    """Its step would be gone on from in a folder that is not there."""
+    shutil.copytree(saved(tmp_path, 5), tmp_path / "checkpoint-9")
+    saved(tmp_path, 7).rename(tmp_path / "checkpoint-007")
+    found = listing(tmp_path, PREFIX)
+    assert [each.name for each in found.complete] == ["checkpoint-5"]
+    assert all("a copy, or renamed" in each for each in found.incomplete)
+
+
+def test_a_mark_of_nothing_makes_no_checkpoint(tmp_path: Path) -> None:
+    begin_writing(tmp_path / "checkpoint-5")
+    write_mark(tmp_path / "checkpoint-5", Mark(5, 2))
+    assert listing(tmp_path, PREFIX).complete == ()

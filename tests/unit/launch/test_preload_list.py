@@ -19,6 +19,7 @@ from holdfast.agent.launch.preload import (
 )
 from holdfast.agent.launch.settings import Entrypoint, preload_of
 from holdfast.agent.launch.spawned import SpawnCall, Spawns, note_file
+from holdfast.agent.launch.warm_parent import quiet, season
 from holdfast.api.errors import InvalidInput
 
 
@@ -165,3 +166,19 @@ def test_the_flag_takes_names_of_modules(text: str, names: tuple[str, ...]) -> N
 def test_the_flag_refuses_what_is_no_module() -> None:
     with pytest.raises(InvalidInput, match="--preload: 'a-b'"):
         preload_of("a-b")
+
+
+def test_what_packages_print_without_end_is_lost(capfd: pytest.CaptureFixture[str]) -> None:
+    with quiet():
+        os.write(1, b"a flood")
+        os.write(2, b"of words")
+    os.write(1, b"after it")
+    assert capfd.readouterr() == ("after it", "")
+
+
+def test_a_package_that_the_job_names_and_that_is_not_there_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_list(tmp_path / "list.json", PreloadList(("trnasformers",)))
+    assert season(tmp_path / "list.json", {}) == 0
+    assert "package=trnasformers because=it is not installed" in caplog.text

@@ -12,7 +12,9 @@ from holdfast.api.selftest import GOLDEN_VARIABLE, TestLevel, TestWanted
 
 def takes_drill(folder: Path, environment: Mapping[str, str]) -> bool:
     start = StartTest(-1, TestWanted(1, TestLevel.LIGHT, "preflight"))
-    return str(folder / DRILL_FILE) in TestProcess(folder, folder, "a").request(start, environment).argv
+    return (
+        str(folder / DRILL_FILE) in TestProcess(folder, folder, "a", "10.0.0.1").request(start, environment).argv
+    )
 
 
 @pytest.mark.parametrize("environment", [{}, {CORRUPTIBLE_VARIABLE: ""}])
@@ -30,6 +32,6 @@ def test_a_drill_is_taken_where_corruption_is_allowed(tmp_path: Path) -> None:
 
 def test_results_are_compared_with_the_golden_table_that_the_environment_names(tmp_path: Path) -> None:
     start = StartTest(-1, TestWanted(1, TestLevel.LIGHT, "preflight"))
-    process = TestProcess(tmp_path, tmp_path, "a")
+    process = TestProcess(tmp_path, tmp_path, "a", "10.0.0.1")
     assert process.request(start, {GOLDEN_VARIABLE: "/golden.json"}).argv[-2:] == ("--golden", "/golden.json")
     assert "--golden" not in process.request(start, {}).argv

@@ -1,17 +1,29 @@
 """Which parent a worker is forked from, and when a parent that nothing is forked from any more ends."""
 
 import asyncio
+import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.agent.launch import warmparents
+from holdfast.agent.launch import forkserver, warmparents
 from holdfast.agent.launch.forking import EntrypointKind, Fork, GroupGone, Preload, Ready
-from holdfast.agent.launch.preload import PreloadList, read_list, stamp_of
-from holdfast.agent.launch.warmparents import LIST_FILE, WarmParents
+from holdfast.agent.launch.forkserver import ForkServer
+from holdfast.agent.launch.preload import (
+    LEFT_MAX,
+    PreloadList,
+    leave_what_killed,
+    read_list,
+    stamp_of,
+    trying_file,
+)
+from holdfast.agent.launch.settings import Entrypoint
+from holdfast.agent.launch.warmparents import WarmParents, list_file
 
 REQUEST = Fork(1, "rank0", EntrypointKind.SCRIPT, ("train.py",), {}, "/", "/log")
+LEFT: list[PreloadList] = []
 
 PROVEN = PreloadList(("transformers",), proven=True)
 
@@ -50,13 +62,14 @@ class FakeServer:
 @pytest.fixture
 def parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WarmParents:
     FakeServer.made = []
+    LEFT.clear()
     monkeypatch.setattr(warmparents, "ForkServer", FakeServer)
     return WarmParents(
-        preload=Preload.TORCH,
+        entrypoint=Entrypoint(EntrypointKind.SCRIPT, REQUEST.argv),
         environment={},
         run_dir=tmp_path,
         on_message=lambda message: None,
-        on_left=lambda worked: None,
+        on_left=LEFT.append,
     )
 
 
@@ -71,7 +84,7 @@ async def test_a_worker_waits_for_the_parent_that_imports_what_it_needs(
 ) -> None:
     parents.season(PROVEN)
     plain, seasoned = FakeServer.made
-    assert seasoned.wanted == tmp_path / LIST_FILE
+    assert seasoned.wanted == list_file(tmp_path, 1)
     plain.is_now(Ready(warm=True))
     parents.fork(REQUEST)
     parents.fork_plain(REQUEST)
@@ -120,7 +133,7 @@ async def test_what_was_installed_anew_is_not_used_and_made_anew(parents: WarmPa
     parents.fork(REQUEST)
     assert (len(plain.forked), len(seasoned.forked)) == (1, 0)
     assert len(FakeServer.made) == 3
-    assert read_list(tmp_path / LIST_FILE) == wanted
+    assert read_list(list_file(tmp_path, 2)) == wanted
 
 
 async def test_a_parent_that_is_replaced_ends_with_the_last_of_its_workers(
@@ -140,9 +153,74 @@ async def test_a_parent_that_is_replaced_ends_with_the_last_of_its_workers(
     assert seasoned.ended
 
 
+async def test_what_a_parent_imports_when_it_is_replaced_is_not_taken_for_what_killed_it(
+    parents: WarmParents, tmp_path: Path
+) -> None:
+    parents.season(PreloadList(("transformers",)))
+    await asyncio.sleep(0)
+    first = FakeServer.made[1]
+    assert first.wanted is not None
+    trying_file(first.wanted).write_text("transformers")
+    longer = PreloadList(("transformers", "datasets"))
+    parents.season(longer)
+    second = FakeServer.made[2]
+    assert second.wanted is not None
+    leave_what_killed(second.wanted)
+    assert read_list(second.wanted) == longer
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert first.ended
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["preload-2.json"]
+
+
+async def test_what_a_replaced_parent_had_to_leave_is_no_news(parents: WarmParents, tmp_path: Path) -> None:
+    parents.season(PreloadList(("transformers",)))
+    first = FakeServer.made[1]
+    first.is_idle = False
+    parents.season(PreloadList(("transformers", "datasets")))
+    first.on_message(Ready(warm=True))
+    assert not LEFT
+    FakeServer.made[2].on_message(Ready(warm=True))
+    (told,) = LEFT
+    assert told.modules == ("transformers", "datasets")
+
+
 async def test_the_same_list_again_and_an_empty_one_make_no_other_parent(parents: WarmParents) -> None:
     parents.season(PreloadList())
     assert len(FakeServer.made) == 1
     for _ in range(2):
         parents.season(PreloadList(("transformers",)))
     assert len(FakeServer.made) == 2
+
+
+class NeverReady(ForkServer):
+    """One whose processes end before they say anything."""
+
+    starts = 0
+
+    def _start_process(self) -> tuple["subprocess.Popen[bytes]", socket.socket]:
+        self.starts += 1
+        if self.starts > LEFT_MAX + 1:
+            MANY.set()
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        return subprocess.Popen(["true"]), ours
+
+
+MANY = asyncio.Event()
+
+
+async def test_a_parent_that_never_gets_ready_is_given_up_and_the_plain_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_up = asyncio.Event()
+    monkeypatch.setattr(forkserver, "_DELAY_S_MAX", 0.0)
+    monkeypatch.setattr(forkserver.log, "warning", lambda *_: given_up.set())
+    for wanted, over in ((tmp_path / "list.json", given_up), (None, MANY)):
+        server = NeverReady(preload=Preload.TORCH, environment={}, on_message=lambda _: None, wanted=wanted)
+        running = asyncio.create_task(server.run())
+        async with asyncio.timeout(20):
+            await over.wait()
+        assert MANY.is_set() is (wanted is None)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from holdfast.agent.linktest.judgement import Measured, judge
+from holdfast.agent.linktest.judgement import Measured, both, judge, judge_rings
 from holdfast.agent.linktest.schedule import rounds
 from holdfast.api.selftest import Verdict
 
@@ -73,10 +73,80 @@ def test_healthy_fleets_are_seldom_blamed(noise: float) -> None:
 
 
 def test_too_few_links_are_not_judged() -> None:
-    judged = judge(spoilt(fleet(3), FAULTS["dead"], "n2"))
+    judged = judge(spoilt(fleet(3), FAULTS["10 ms more"], "n2"))
 
     assert judged.verdict is Verdict.UNKNOWN
     assert "6 are needed" in judged.says
+
+
+def test_few_links_are_compared_with_what_was_usual_in_the_fleet() -> None:
+    usual = judge(fleet(8)).usual
+    assert usual is not None
+    assert judge(fleet(3), usual).verdict is Verdict.PASSED
+    for fault in FAULTS.values():
+        judged = judge(spoilt(fleet(3), fault, "n2"), usual)
+        assert (judged.verdict, list(judged.nodes)) == (Verdict.FAILED, ["n2"])
+        assert judged.usual is None, "of a few links nothing is usual"
+
+
+def test_what_is_dead_is_named_without_a_comparison() -> None:
+    assert list(judge(spoilt(fleet(3), FAULTS["dead"], "n2")).nodes) == ["n2"]
+    (link,) = judge(spoilt(fleet(2), FAULTS["dead"])).links
+    assert (link.one, link.other, link.says) == ("n0", "n1", "no answer over it: timed out")
+
+
+def ring(nodes: int, bad: int | None = None, fault: Fault | None = None) -> list[Measured]:
+    """The ways of a ring, alike but for noise; those to and from node `bad` with the fault, or only from it."""
+    chance = random.Random(0)
+    ways = []
+    for place in range(nodes):
+        one, other = f"n{place}", f"n{(place + 1) % nodes}"
+        took_s = 0.1 * chance.lognormvariate(0, 0.02)
+        ways.append(Measured(one=one, other=other, latency_s=took_s, rate=3e6 / took_s, stall_s=2 * took_s))
+    return ways if fault is None else spoilt(ways, fault, *(() if bad is None else (f"n{bad}",)))
+
+
+RING_FAULTS: dict[str, Fault] = {
+    "one direction at a time": lambda each: replace(each, rate=each.rate / 2),
+    "1 % lost": FAULTS["1 % lost"],
+    "a stall": lambda each: replace(each, stall_s=2.0),
+    "dead": FAULTS["dead"],
+}
+
+
+@pytest.mark.parametrize("nodes", [6, 8, 32])
+@pytest.mark.parametrize("fault", RING_FAULTS.values(), ids=RING_FAULTS.keys())
+def test_what_shows_only_in_a_ring_names_the_node_at_whose_both_ways_it_is(nodes: int, fault: Fault) -> None:
+    judged = both(judge(fleet(nodes)), judge_rings(ring(nodes, 2, fault)))
+
+    assert (judged.verdict, list(judged.nodes), judged.links) == (Verdict.FAILED, ["n2"], ())
+
+
+def test_one_bad_way_of_a_ring_is_a_link() -> None:
+    ways = ring(8)
+    ways[3] = replace(ways[3], stall_s=3.0)
+    judged = both(judge(fleet(8)), judge_rings(ways))
+
+    assert judged.nodes == {}
+    assert [(each.one, each.other, each.says) for each in judged.links] == [
+        ("n3", "n4", "a part took 3.00 s, most others 0.20 s")
+    ]
+
+
+def test_a_link_that_pairs_and_rings_find_bad_is_told_once_and_not_beside_its_node() -> None:
+    dead = FAULTS["dead"]
+    pairs = judge(spoilt(spoilt(fleet(8), dead, "n2", "n5"), dead, "n7"))
+    judged = both(pairs, judge_rings(spoilt(ring(8), dead, "n6", "n7")))
+
+    assert list(judged.nodes) == ["n7"]
+    assert [(each.one, each.other) for each in judged.links] == [("n2", "n5")]
+
+
+def test_sound_rings_beside_too_few_pairs_pass_and_nothing_to_compare_is_unknown() -> None:
+    assert both(judge(fleet(8)), judge_rings(ring(8))).verdict is Verdict.PASSED
+    nothing = both(judge(fleet(3)), judge_rings(ring(3)))
+    assert nothing.verdict is Verdict.UNKNOWN
+    assert nothing.says.count("6 are needed") == 2
 
 
 def test_a_whole_fleet_that_is_slow_has_nothing_to_be_compared_with() -> None:

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from holdfast.agent.linktest.schedule import round_count, rounds, turns_for_all
+from holdfast.agent.linktest.schedule import RING_MAX, groups, round_count, rounds, turns_for_all
 
 MANY = [*range(2, 65), 100, 255, 256, 1000, 1001, 4096]
 
@@ -50,3 +50,12 @@ def test_following_turns_measure_every_pair(nodes: int) -> None:
 def test_one_node_has_nobody_to_measure_with() -> None:
     assert list(rounds(1)) == []
     assert turns_for_all(1) == 0
+
+
+@pytest.mark.parametrize("nodes", [0, 1, 2, 3, 8, 32, 33, 64, 65, 1000])
+def test_every_node_is_in_one_ring_and_none_is_in_a_ring_alone(nodes: int) -> None:
+    rings = groups(nodes)
+
+    assert sorted(place for ring in rings for place in ring) == (list(range(nodes)) if nodes > 1 else [])
+    assert all(2 <= len(ring) <= RING_MAX for ring in rings)
+    assert len({len(ring) for ring in rings}) <= 2

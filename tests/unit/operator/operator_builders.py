@@ -220,6 +220,7 @@ def report(
     uid: str = UID,
     incidents: Iterable[Incident] = (),
     trouble: str | None = None,
+    admitted: int | None = None,
     **status: Any,
 ) -> JobReport:
     """A running job's report; `status` replaces fields of its JobStatus."""
@@ -242,7 +243,7 @@ def report(
         "now": 1000.0,
         "ettr": 0.98765,
     }
-    return JobReport(JobStatus(**{**fields, **status}), generation, uid, tuple(incidents), trouble)
+    return JobReport(JobStatus(**{**fields, **status}), generation, uid, tuple(incidents), trouble, admitted)
 
 
 def observed(**fields: Any) -> Observed:

@@ -1,18 +1,19 @@
 """Conditions that others set on nodes: what the map makes of them, and what becomes of the job's own node."""
 
 import json
+from typing import Any
 
 import pytest
-from operator_builders import NOW, OPTIONS, actions_of, node, nodes, observed
+from operator_builders import NOW, OPTIONS, actions_of, node, nodes, observed, pod
 
 from holdfast.api.errors import InvalidInput
 from holdfast.api.jobstatus import Condition
 from holdfast.api.nodecondition import FaultPart, Meaning, NodeCondition
 from holdfast.api.plan import NodeObserved, NodeState
-from holdfast.operator.decide.action import Tell
+from holdfast.operator.decide.action import CreatePod, Tell
 from holdfast.operator.decide.conditionmap import DEFAULTS, OURS, TOLD_MAX, ConditionMap, read_rules
 from holdfast.operator.decide.reconcile import reconcile
-from holdfast.operator.kube.objects import Node, NodeStatus
+from holdfast.operator.kube.objects import AVOIDS, Node, NodeStatus
 
 SINCE = "2026-05-01T10:00:00Z"
 
@@ -102,6 +103,12 @@ WRONG = {
         "True, False, Unknown",
     ),
     "Ready": ('[{"type": ".*", "means": "evict"}]', "[0].type", "leave out Ready"),
+    "no type": ('[{"type": "", "means": "evict"}]', "[0].type", "empty fits nothing"),
+    "our own": (
+        '[{"type": "HoldfastHealthy", "status": "False", "means": "evict"}]',
+        "[0].type",
+        "sets it itself",
+    ),
     "maintenance that is suspect": (
         '[{"type": "A", "means": "suspect", "part": "maintenance"}]',
         "[0].means",
@@ -157,3 +164,21 @@ def test_the_watchdog_is_told_of_the_conditions_of_the_jobs_nodes() -> None:
 def test_a_node_that_is_about_to_be_taken_away_is_left_in_good_order() -> None:
     told = seen(condition("TerminateScheduled", message="in five minutes"))
     assert (told.state, told.reason) == (NodeState.DRAINING, "condition TerminateScheduled: in five minutes")
+
+
+def avoided_by_new_pods(*said: Condition, **marked: Any) -> list[str]:
+    """The nodes that a pod is kept away from which takes the place of another."""
+    going = node("n1", **marked)
+    there = {**nodes(), "n1": Node(going.metadata, going.spec, NodeStatus((*going.status.conditions, *said)))}
+    outcome = reconcile(observed(nodes=there, pods=(pod(0),)), OPTIONS, NOW)
+    (made,) = actions_of(outcome, CreatePod)
+    return [each for each in made.manifest["metadata"]["annotations"].get(AVOIDS, "").split(",") if each]
+
+
+def test_no_pod_goes_back_to_a_node_that_is_about_to_be_taken_away() -> None:
+    """A condition is no taint: the scheduler would choose the node that was just left again and again."""
+    assert avoided_by_new_pods() == []
+    assert avoided_by_new_pods(condition("TerminateScheduled")) == ["n1"]
+    assert avoided_by_new_pods(condition("TerminateScheduled"), unschedulable=True) == [], "that holds it off"
+    assert avoided_by_new_pods(condition("TerminateScheduled", "False")) == []
+    assert avoided_by_new_pods(condition("KernelDeadlock")) == [], "the watchdog decides about that"

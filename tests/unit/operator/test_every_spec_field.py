@@ -34,6 +34,7 @@ READERS = ("watchdog", "operator", "agent", "console", "cli", "trainer")
 BASE: dict[str, Any] = {
     "nodes": {"min": 2, "max": 4, "spares": 0},
     "processesPerNode": 4,
+    "startup": {"links": {}},
     "cost": {
         "gpuHour": 2.5,
         "currency": "USD",
@@ -55,6 +56,9 @@ CHANGED: Mapping[str, Any] = {
     "parallelism.pipeline": 2,
     "startup.preflight": "full",
     "startup.timeout": "20m",
+    "startup.links.flow": "3s",
+    "startup.links.gang": "10s",
+    "startup.links.timeout": "5m",
     "startup.preload": ["transformers"],
     "placement.pack": ["topology.kubernetes.io/rack"],
     "checkpoint.uri": "file:///runs/gpt",

@@ -13,6 +13,7 @@ from holdfast.operator.decide.action import (
     Action,
     Apply,
     AskForRemediation,
+    ChangeWorkload,
     Cordon,
     CreatePod,
     Delete,
@@ -25,7 +26,9 @@ from holdfast.operator.decide.action import (
     Uncordon,
 )
 from holdfast.operator.decide.belongings import SERVICE, service_of
+from holdfast.operator.decide.inqueue import WORKLOAD
 from holdfast.operator.kube.clusterview import ClusterView
+from holdfast.operator.kube.kueue import APIS, workloads
 from holdfast.operator.kube.objects import SERVICES, text_of
 from holdfast.operator.kube.writes import Writes
 from holdfast.wire.kube.client import Request
@@ -46,6 +49,7 @@ AROUND: dict[str, Action] = {
     "job-deleted": DeleteJob(),
     "submit": Submit(policy_of(read_trainingjob(document()))),
     "forget": Forget(),
+    "workload": ChangeWorkload("trainingjob-gpt", "uid", "7", {"conditions": []}),
 }
 
 
@@ -82,7 +86,7 @@ async def die(monkeypatch: pytest.MonkeyPatch, point: str, action: Action) -> in
     server, view = Obedient(), ClusterView(*(lambda name: None,) * 3)
     view.nodes.replace("", [node("n1")], view.nodes.begin_list(), "1")
     writes = Writes(server, lambda: True)  # type: ignore[arg-type]
-    owned = {SERVICE: (SERVICES, view.services)}
+    owned = {SERVICE: (SERVICES, view.services), WORKLOAD: (workloads(APIS[0]), view.workloads)}
     executor = Executor(view, writes, server, owned, lambda kind: None, lambda: text_of(NOW))  # type: ignore[arg-type]
     monkeypatch.setattr(faultpoint, "_armed", point)
     monkeypatch.setattr(faultpoint, "_left", 1)

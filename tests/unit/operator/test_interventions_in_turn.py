@@ -9,13 +9,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from operator_builders import NOW, job_object
+from operator_builders import NOW, document, job_object, pod, spec_of
 
 from holdfast.api.errors import Fenced, Unavailable
 from holdfast.api.intervention import InterventionOutcome, InterventionRequest, InterventionState
+from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.act.interventions import AT_ONCE_MAX, GIVE_UP_S, Interventions
 from holdfast.operator.decide.observed import Cordoning
-from holdfast.operator.kube.objects import Intervention, Job, Metadata, text_of
+from holdfast.operator.decide.podbuilder import edition_of
+from holdfast.operator.kube.objects import ROLL_TO, Intervention, Job, Metadata, Pod, text_of
 from holdfast.operator.kube.worklist import Worklist
 
 
@@ -24,6 +26,9 @@ class Rig:
 
     def __init__(self) -> None:
         self.job: Job = job_object()
+        self.job_now: Job | None = None  # where the watch of jobs is behind
+        self.pods: list[Pod] = []
+        self.rolled_to: list[str] = []
         self.knows, self.leads, self.away, self.now = True, True, False, NOW
         self.slow: dict[str, asyncio.Event] = {}  # names of interventions that are answered later
         self.asked: list[str] = []
@@ -33,9 +38,9 @@ class Rig:
         self._held: dict[tuple[str, str], Intervention] = {}
         self.worklist = Worklist(asyncio.get_running_loop().time)
 
-    def ask(self, key: str) -> None:
+    def ask(self, key: str, action: str = "Checkpoint") -> None:
         namespace, name = key.split("/")
-        spec = {"job": "gpt", "action": "Checkpoint", "reason": "before an upgrade"}
+        spec = {"job": "gpt", "action": action, "reason": "before an upgrade"}
         metadata = Metadata(name, namespace, f"uid-of-{key}", creation_timestamp=text_of(NOW))
         self._held[namespace, name] = Intervention(
             metadata, msgspec.Raw(json.dumps(spec).encode()), msgspec.Raw(b"{}")
@@ -56,15 +61,28 @@ class Rig:
         done = InterventionOutcome(request.id, InterventionState.DONE, "done")
         return done if self.knows else None
 
-    async def merge(self, _: object, where: tuple[str, str], patch: dict[str, Any], sub: str) -> None:
+    async def fetch(self, _: object, where: tuple[str, str]) -> Job:
+        assert where == ("research", "gpt")
+        return self.job_now or self.job
+
+    async def merge(self, _: object, where: tuple[str, str], patch: dict[str, Any], sub: str = "") -> None:
         if not self.leads:
             raise Fenced("this operator leads no more")
+        if not sub:
+            self.rolled_to.append(patch["metadata"]["annotations"][ROLL_TO])
+            return
         self.answers["/".join(where)] = (patch["status"]["state"], patch["status"]["outcome"])
         self._told.set()
 
     def interventions(self) -> Interventions:
         held = SimpleNamespace(get=lambda *where: self._held.get(where), writing=_writing)
-        view = SimpleNamespace(interventions=held, job=lambda _: self.job, jobs_in=lambda _: ())
+        view = SimpleNamespace(
+            interventions=held,
+            jobs=held,
+            job=lambda _: self.job,
+            jobs_in=lambda _: (),
+            pods_of=lambda _: self.pods,
+        )
         given: list[Any] = [view, self.worklist, self, self]
         return Interventions(*given, lambda: self.now, cordoning=Cordoning.OWN)
 
@@ -113,6 +131,21 @@ async def test_namespaces_take_turns_and_so_many_at_once_and_no_more() -> None:
         await rig.until(*keys)
     assert rig.most_in_hand == AT_ONCE_MAX
     assert {key.partition("/")[0] for key in rig.asked[:12]} == set("abcdefghijkl")
+
+
+async def test_a_restart_right_after_a_change_of_the_template_goes_by_the_change_and_not_by_the_watch() -> None:
+    rig = Rig()
+    newer = {"spec": {"containers": [{"name": "trainer", "image": "registry.example/train:2"}]}}
+    changed = document(template=newer)
+    rig.job, rig.job_now = job_object(spec=document()["spec"]), job_object(spec=changed["spec"])
+    rig.pods = [pod(0, made_of=document())]
+    rig.ask("research/r", "Restart")
+    async with running(rig):
+        await rig.until("research/r")
+    asked = spec_of(changed)
+    assert isinstance(asked, TrainingJob)
+    assert rig.rolled_to == [edition_of(asked)]
+    assert "they are being replaced" in rig.answers["research/r"][1]
 
 
 async def test_an_operator_that_leads_no_more_stops() -> None:

@@ -11,7 +11,9 @@ from holdfast.operator.program import command
 ROOT = Path(__file__).parents[3]
 ROW = re.compile(r"\| `(?P<flag>--[a-z-]+)` \| (?P<default>[^|]+) \|")
 ROWS = {row["flag"]: row["default"].strip("` ") for row in ROW.finditer((ROOT / "operator/README.md").read_text())}
-IN_THE_CHART = set(re.findall(r"- '?(--[a-z-]+)=", (ROOT / "helm/holdfast/templates/operator.yaml").read_text()))
+IN_THE_CHART = set(
+    re.findall(r"- '?(--[a-z-]+)[=\n]", (ROOT / "helm/holdfast/templates/operator.yaml").read_text())
+)
 FLAGS = {each.opts[0]: each for each in command.params if isinstance(each, Option)}
 
 

@@ -120,6 +120,7 @@ def test_the_whole_status_is_what_the_watchdog_knows_and_the_pods_show() -> None
         "UpToDate",
         "Succeeded",
         "Admitted",
+        "QueueAdmitted",
     }
     assert all(each["observedGeneration"] == 1 and each["reason"] for each in conditions)
 
@@ -151,6 +152,7 @@ def test_the_first_visit_sets_every_condition_though_nothing_is_known() -> None:
         "WatchdogReachable": "Unknown",
         "Suspended": "Unknown",
         "Admitted": "True",
+        "QueueAdmitted": "Unknown",
         "InvalidSpec": "False",
         "UnknownFields": "Unknown",
         "UpToDate": "True",

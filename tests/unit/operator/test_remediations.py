@@ -4,8 +4,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from operator_builders import JOB_ID, NOW, OPTIONS, actions_of, nodes, observed, order, plan, pod
+from operator_builders import JOB_ID, NOW, OPTIONS, UID, actions_of, node, nodes, observed, order, plan, pod
 
+from holdfast.api.cordon import CORDONED_BY, CordonedBy
+from holdfast.api.jobstatus import Condition
 from holdfast.api.plan import NodeObserved, NodeOrder, Plan
 from holdfast.api.remediation import RemediationOutcome
 from holdfast.api.xid import Recovery
@@ -15,11 +17,13 @@ from holdfast.operator.decide.action import (
     EndRemediation,
     SetNodeHealth,
     Tell,
+    Uncordon,
 )
-from holdfast.operator.decide.observed import HandOn
+from holdfast.operator.decide.conditionmap import OURS
+from holdfast.operator.decide.observed import Cordoning, HandOn
 from holdfast.operator.decide.reconcile import reconcile
-from holdfast.operator.decide.remediations import ASKED_BY, asked_for, outcome_of, over
-from holdfast.operator.kube.objects import Metadata, Remediation, text_of
+from holdfast.operator.decide.remediations import ASKED_BY, Asker, asked_for, outcome_of, over
+from holdfast.operator.kube.objects import Metadata, Node, NodeStatus, Remediation, text_of
 from holdfast.operator.kube.writes import merge_patch
 
 OTHER = "research/other"
@@ -34,11 +38,14 @@ def faulty(
     return plan(cordon=(NodeOrder("n1", "XID 79", incident, remedy, gpu),))
 
 
-def asks(wanted: Plan, *there: Remediation, job: str = JOB_ID, now: float = NOW, **more: Any) -> list[Any]:
+def asks(
+    wanted: Plan, *there: Remediation, job: str = JOB_ID, uid: str = UID, now: float = NOW, **more: Any
+) -> list[Any]:
+    asker, alive = Asker(job, uid), more.get("alive", NOBODY)
     known = {each.metadata.name: each for each in there}
     occupied = more.get("occupied", NOBODY)
-    asking = asked_for(job, wanted, nodes(), known, occupied)
-    return [*asking, *over(job, wanted, known, ttl_s=TTL_S, now=now)]
+    asking = asked_for(asker, wanted, nodes(), known, occupied)
+    return [*asking, *over(asker, wanted, known, alive=alive, ttl_s=TTL_S, now=now)]
 
 
 def made(action: AskForRemediation, **status: Any) -> Remediation:
@@ -67,8 +74,8 @@ def changed(there: Remediation, action: ChangeRemediation) -> Remediation:
     return Remediation(metadata, {**there.spec, **action.change.get("spec", {})}, there.status)
 
 
-def asked(wanted: Plan | None = None, job: str = JOB_ID, **status: Any) -> Remediation:
-    (action,) = asks(wanted or faulty(), job=job)
+def asked(wanted: Plan | None = None, job: str = JOB_ID, uid: str = UID, **status: Any) -> Remediation:
+    (action,) = asks(wanted or faulty(), job=job, uid=uid)
     return made(action, **status)
 
 
@@ -123,8 +130,8 @@ def test_another_job_joins_what_is_asked_for_already() -> None:
     assert "spec" not in action.change
     both = changed(there, action)
     assert sorted(value for key, value in both.metadata.annotations.items() if key.startswith(ASKED_BY)) == [
-        f"{JOB_ID} incident-1",
-        f"{OTHER} incident-1",
+        f"{JOB_ID} incident-1 {UID}",
+        f"{OTHER} incident-1 {UID}",
     ]
     assert asks(faulty(), both) == []
 
@@ -176,6 +183,51 @@ def test_one_that_succeeded_is_kept_for_its_time() -> None:
     assert asks(plan(), there, now=NOW + TTL_S + 61.0) == [EndRemediation("n1", "uid-of-n1")]
 
 
+def test_one_that_succeeded_is_kept_while_another_job_waits_to_be_told() -> None:
+    there = asked(job=OTHER, uid="uid-of-other", outcome="Succeeded", observedGeneration=1)
+    late = NOW + TTL_S
+    assert asks(plan(), there, alive=frozenset({UID, "uid-of-other"}), now=late) == []
+    assert asks(plan(), there, alive=frozenset({UID}), now=late) == [EndRemediation("n1", "uid-of-n1")]
+    (joins,) = asks(faulty(), asked(job=OTHER, uid="uid-of-other"))
+    both = changed(asked(job=OTHER, uid="uid-of-other"), joins)
+    both = Remediation(both.metadata, both.spec, {"outcome": "Succeeded", "observedGeneration": 1})
+    (leaves,) = asks(plan(), both, alive=frozenset({UID, "uid-of-other"}), now=late)
+    assert isinstance(leaves, ChangeRemediation)
+
+
+GONE = "research/yesterday"
+
+
+def left_by(job: str, at: float = NOW) -> Node:
+    """The node as a job left it that is gone: out of service, and told as faulty."""
+    by = CordonedBy(job, "XID 79", "incident-1", text_of(at))
+    one = node("n1", cordoned_by=job)
+    annotations = {CORDONED_BY: msgspec.json.encode(by).decode()}
+    health = Condition(OURS, "False", "NeedsGpuReset", f"XID 79 (TrainingJob {job}, incident-1)", text_of(at))
+    conditions = (*one.status.conditions, health)
+    return Node(msgspec.structs.replace(one.metadata, annotations=annotations), one.spec, NodeStatus(conditions))
+
+
+def taken_back(there: Remediation, left: Node, *, alive: frozenset[str] = NOBODY, **options: Any) -> list[Any]:
+    """What another job does about it."""
+    seen = observed(plan=plan(), nodes={**nodes(), "n1": left}, remediations={"n1": there}, alive=alive)
+    outcome = reconcile(seen, msgspec.structs.replace(ASKS, **options), NOW + 60.0)
+    return [*actions_of(outcome, Uncordon), *actions_of(outcome, SetNodeHealth)]
+
+
+def test_a_node_that_was_repaired_for_a_job_that_is_gone_comes_back() -> None:
+    done = asked(job=GONE, uid="uid-gone", outcome="Succeeded", observedGeneration=1, completedAt=text_of(NOW + 9))
+    uncordons, health = taken_back(done, left_by(GONE))
+    assert uncordons == Uncordon("n1", GONE)
+    assert (health.node, health.status) == ("n1", "True")
+    assert [type(each) for each in taken_back(done, left_by(GONE), cordoning=Cordoning.CONSUME)] == [SetNodeHealth]
+    assert taken_back(done, left_by(GONE), alive=frozenset({"uid-gone"})) == [], "it takes it back itself"
+    assert taken_back(done, left_by(GONE, at=NOW + 30.0)) == [], "the next job of that name found something"
+    assert taken_back(asked(job=GONE, uid="uid-gone"), left_by(GONE)) == [], "nobody has repaired it"
+    strangers = asked(job="others/gone", uid="uid-gone", outcome="Succeeded", observedGeneration=1)
+    assert taken_back(strangers, left_by("others/gone")) == [], "of another namespace, maybe another operator's"
+
+
 def test_one_that_is_being_deleted_is_left_alone() -> None:
     there = asked()
     gone = Remediation(msgspec.structs.replace(there.metadata, deletion_timestamp=text_of(NOW)), there.spec)
@@ -200,6 +252,19 @@ def test_the_watchdog_hears_of_what_succeeded_for_its_own_incident() -> None:
     assert seen(asked(job=OTHER, outcome="Succeeded", observedGeneration=1), faulty()) == "", (
         "not asked by this job"
     )
+
+
+def test_what_was_done_for_an_earlier_job_of_the_name_is_nothing_done_for_this_one() -> None:
+    """Its incidents count from one again."""
+    done = asked(uid="uid-of-yesterday", outcome="Succeeded", observedGeneration=1)
+    assert seen(done, faulty()) == ""
+    (stronger,) = asks(faulty(), done)
+    assert stronger.change["spec"]["action"] == "Reboot"
+    failed = asked(uid="uid-of-yesterday", outcome="Failed", message="no power", observedGeneration=1)
+    (joins,) = asks(faulty(), failed)
+    assert "spec" not in joins.change
+    waiting = asked(uid="uid-of-yesterday")
+    assert asks(plan(), waiting) == [], "the node that the earlier one left is faulty still"
 
 
 def test_an_outcome_that_nobody_knows_is_none() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import tarfile
 from pathlib import Path
 
+import bom
 import chart
 import distributions
 import images
@@ -104,6 +105,42 @@ def test_every_image_is_labelled_with_the_version_and_its_name(recorded_builder:
         assert f"--label=org.opencontainers.image.title=holdfast-{name}" in line
         assert line.endswith(f"--build-arg=X=1 --target {name} --tag registry.example/{name}:{VERSION} .")
     assert images.described(names[0], "buildah") == {"id": "abc", "labels": {"a": "b"}}
+
+
+def test_docker_gives_the_bill_that_buildah_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both programs are stand-ins: one mounts the image's file system, the other writes it as an archive."""
+    root, bin_folder = tmp_path / "root", tmp_path / "bin"
+    packages = root / "usr" / "local" / "lib" / "python3.11" / "site-packages"
+    plot = "Version 1.6.32 of uPlot, the npm package\n`uplot`, licence (MIT, LICENSE).\n"
+    for place, text in {
+        packages / "click-8.1.dist-info" / "METADATA": "Metadata-Version: 2.1\nName: click\nVersion: 8.1\n",
+        packages / "holdfast" / "console" / "static" / "vendor" / "uplot" / "README.md": plot,
+        root / "usr" / "lib" / "os-release": "ID=debian\nVERSION_ID=12\n",
+        root / "var" / "lib" / "dpkg" / "status": "Package: bash\nStatus: install ok installed\n"
+        "Architecture: amd64\nVersion: 5.2\n",
+        root / "opt" / "large.bin": "not read",
+    }.items():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    (root / "etc").mkdir()
+    (root / "etc" / "os-release").symlink_to("../usr/lib/os-release")
+    bin_folder.mkdir()
+    answers = {
+        "buildah": f"from) echo c1;; mount) echo {root}",
+        "docker": f"create) echo c2;; export) tar -C {root} -cf - usr var etc opt",
+    }
+    for name, cases in answers.items():
+        removes = f"rm) echo $2 >> {tmp_path}/removed"
+        (bin_folder / name).write_text(f"#!/bin/sh\ncase $1 in {cases};; {removes};; esac\n")
+        (bin_folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bin_folder}:/usr/bin:/bin")
+    bills = []
+    for name in answers:
+        with images.file_system("holdfast/console:1", name) as seen:
+            bills.append(bom.image_bill("holdfast/console:1", seen))
+    assert bills[0] == bills[1]
+    assert [each["name"] for each in bills[1]["components"]] == ["bash", "uplot", "click"]
+    assert (tmp_path / "removed").read_text().split() == ["c1", "c2"]
 
 
 def test_without_a_builder_it_is_said_which_would_do(monkeypatch: pytest.MonkeyPatch) -> None:

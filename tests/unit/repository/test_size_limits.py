@@ -16,6 +16,7 @@ PARTS = (
     "watchdog",
     "operator",
     "console",
+    "planner",
     "integrations",
     "cli",
     "bench",

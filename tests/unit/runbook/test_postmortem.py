@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from situations import a_higher_learning_rate, another_world, healthy
 from watchedjob import JOB, WatchedJob
 
+from holdfast.api.event import RunRecorded
 from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import IncidentState
 from holdfast.cli.casefile import case_of
@@ -102,6 +103,23 @@ class TestWhatIsInIt:
         assert "| recovering | goes on |" in told or "| loading | goes on |" in told
         assert "No new step was seen since" in told
 
+    def test_of_one_that_is_over_nothing_goes_on_though_its_first_step_was_not_seen(self) -> None:
+        case = case_after(a_higher_learning_rate)
+        incident = replace(case.incidents[-1], recovered_at=None, lost_steps=None)
+        told = text_of(replace(case, incidents=(incident,)))
+        assert "goes on" not in told
+        assert "its end was not seen" in told
+
+    def test_marks_of_pictures_are_told_of_where_there_is_one(self) -> None:
+        case = replace(case_after(a_higher_learning_rate), journal=())
+        assert "Broken lines" not in text_of(case)
+        assert "Broken lines" in text_of(case_after(a_higher_learning_rate))
+
+    def test_of_rounds_that_told_nothing_nobody_says_that_they_were_alike(self) -> None:
+        case = case_after(a_higher_learning_rate)
+        untold = tuple(each for each in case.journal if not isinstance(each.event, RunRecorded))
+        assert "did not tell how they were started" in text_of(replace(case, journal=untold))
+
     def test_without_journal_and_ledger_there_is_a_document_that_says_so(self) -> None:
         case = replace(case_after(a_higher_learning_rate), journal=(), ledger=None, unread=("The journal: gone.",))
         told = text_of(case)
@@ -190,6 +208,12 @@ class TestWords:
             written = markdown.written(Document("", (Paragraph(text),)))
             assert re.match(r"\\|\d+\\", written), written
         assert markdown.written(Document("", (Paragraph("1.5 s"),))) == "1.5 s\n"
+
+    def test_an_address_becomes_no_link_where_github_makes_one_of_any_text(self) -> None:
+        for text in ("me@example.org", "mailto:me@example.org", "@somebody"):
+            for block in (Paragraph(text), Bullets((text,)), Table((text,), ((text,),)), Heading(2, text)):
+                written = markdown.written(Document("", (block,)))
+                assert re.search(r"@(?!<!-- -->)", written) is None, written
 
     def test_every_block_is_written_in_both(self) -> None:
         blocks = (

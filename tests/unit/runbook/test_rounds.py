@@ -115,6 +115,14 @@ class TestChanges:
         (told,) = changes(a_round(1, one), a_round(2, other))
         assert told.says == f"a.py {'a' * 12} -> {'b' * 12}"
 
+    def test_a_file_whose_name_only_ends_as_that_of_another_is_told_as_well(self) -> None:
+        one, other = (
+            RunManifest(FORMAT, code=Code(commit="c", diff=diff, files={"train.py": each * 64}))
+            for each, diff in (("a", ""), ("b", DIFF.replace("train.py", "my_train.py")))
+        )
+        told = changes(a_round(1, one), a_round(2, other))
+        assert {each.name for each in told} == {"uncommitted my_train.py", "train.py"}
+
 
 def noise(count: int, hangs_together: float, seed: int) -> Sequence[float]:
     random_ = random.Random(seed)

@@ -63,6 +63,16 @@ BROKEN = {
     "a command with a second one": (a_check(next=["why last; rm -r x"]), "why last; rm"),
     "a command that asks for what is not known": (a_check(next=["why {secret}"]), "{secret}"),
     "more than a check may be": ("#" * 70000, "65536"),
+    "a day that is none": ("learned: 2001-99-99", "month"),
+    "a word that is no number": ("learned: !!int many", "invalid literal"),
+    "a word that is no truth value": ("learned: !!bool many", "many"),
+    "a word that is no time": ("learned: !!timestamp many", "YAML document"),
+    "a number that is too long": (f"learned: {'9' * 5000}", "limit"),
+    "half a character": (yaml.safe_dump(a_check()) + 'learned: "\\ud800"\n', "half a character"),
+    "a limit that nothing is beyond": (
+        a_check(facts=[{"figure": {"name": "ettr", "above": float("nan")}}]),
+        "limit",
+    ),
 }
 
 
@@ -186,6 +196,16 @@ def test_words_of_a_job_are_text_in_a_distilled_check() -> None:
     assert looked(check, known).verdict is Verdict.SUSPECT
     assert looked(check, replace(known, incidents=(incident,))).verdict is Verdict.FINE
     assert "\n" not in check.title
+
+
+@pytest.mark.parametrize("cause", ["[" * 300, "a" * 511 + "?b", "a" * 512, "a" * 513, "*" * 2000])
+def test_a_long_cause_full_of_signs_is_told_by_its_beginning(cause: str) -> None:
+    incident = replace((played(a_higher_learning_rate).incidents or ())[-1], cause=cause)
+    check = read_check(written(distilled(incident)).encode(), "again.yaml")
+    known = replace(played(a_higher_learning_rate), incidents=(incident,))
+    assert looked(check, known).verdict is Verdict.SUSPECT
+    other = replace(incident, cause=f"b{cause[1:]}")
+    assert looked(check, replace(known, incidents=(other,))).verdict is Verdict.FINE
 
 
 def test_further_checks_are_run_for_their_symptoms_alone() -> None:

@@ -97,7 +97,7 @@ def submit(host: JobHost) -> None:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.watchdog.server.host.ANSWER_PATIENCE_S", 0.0)
+    monkeypatch.setattr("holdfast.watchdog.server.interventions.ANSWER_PATIENCE_S", 0.0)
 
 
 def requests(dice: random.Random, count: int) -> list[InterventionRequest]:
@@ -118,7 +118,7 @@ async def test_an_answer_once_given_stands_through_deaths_at_random_writes(seed:
         if dice.random() < 0.2:
             store.writes_left, store.after = dice.randrange(1, 4), dice.random() < 0.5
         try:
-            outcome = await host.intervene(request)
+            outcome = await host.interventions.ask(request)
             if outcome.state is not InterventionState.PENDING:
                 given[request.id] = (request, outcome)
             if dice.random() < 0.3:
@@ -132,7 +132,7 @@ async def test_an_answer_once_given_stands_through_deaths_at_random_writes(seed:
             watchdog, host = started(store)
     assert len(given) > 70  # more than the state itself remembers
     for request, outcome in given.values():
-        assert await host.intervene(request) == outcome
+        assert await host.interventions.ask(request) == outcome
     watchdog.stop()
     assert replay(store, JOB, brain=brain).verdict is Verdict.EQUAL
 
@@ -141,10 +141,10 @@ async def test_an_answer_that_the_state_has_forgotten_is_not_done_again() -> Non
     watchdog, host = started(MemoryStore())
     submit(host)
     first = InterventionRequest("first", JOB, InterventionAction.PAUSE, "on call")
-    answered = await host.intervene(first)
+    answered = await host.interventions.ask(first)
     for request in requests(random.Random(1), 400):
-        await host.intervene(request)
+        await host.interventions.ask(request)
     lines = host.job.offset
-    assert await host.intervene(first) == answered
+    assert await host.interventions.ask(first) == answered
     assert host.job.offset == lines
     watchdog.stop()

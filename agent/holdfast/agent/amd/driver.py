@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from holdfast.agent.gpufailure import CallFailed, DriverAbsent, GpuFailure, GpuLost, NotTold
 
-# By the number of their amdsmi_status_t. What is not here says nothing about the GPU: busy, retry, out of memory.
+# By the number of their amdsmi_status_t. What is not here says nothing about the GPU: busy, interrupted.
 _FAILURES: Final[Mapping[int, type[GpuFailure]]] = MappingProxyType(
     {
         1: NotTold,  # INVAL
@@ -26,7 +26,7 @@ _FAILURES: Final[Mapping[int, type[GpuFailure]]] = MappingProxyType(
         5: NotTold,  # FAIL_LOAD_SYMBOL
         6: GpuLost,  # DRM_ERROR
         10: NotTold,  # NO_PERM: also of a GPU that is being reset
-        11: GpuLost,  # IO
+        12: GpuLost,  # IO
         14: NotTold,  # FILE_ERROR: the kernel's driver has no such file
         18: DriverAbsent,  # INIT_ERROR
         31: GpuLost,  # NOT_FOUND

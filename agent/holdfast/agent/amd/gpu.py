@@ -36,18 +36,23 @@ _VIOLATIONS: Final[Mapping[str, int]] = MappingProxyType(
     }
 )
 _RAS_BLOCKS: Final = ("UMC", "SDMA", "GFX", "MMHUB", "PCIE_BIF", "XGMI_WAFL", "MCA")
-_VITAL: Final = ("amdsmi_get_gpu_activity", "amdsmi_get_power_info")
 
 
 class AmdGpu:
-    """One GPU of a session with the driver. Polling costs calls into the driver: for a thread of its own."""
+    """One GPU of a session with the driver. Polling costs calls into the driver: for a thread of its own.
 
-    def __init__(self, driver: AmdDriver, handle: Any, *, uuid: str, index: int) -> None:
+    `has_answered`: it did in an earlier session.
+    """
+
+    def __init__(
+        self, driver: AmdDriver, handle: Any, *, uuid: str, index: int, has_answered: bool = False
+    ) -> None:
         self.uuid = uuid
         self.index = index
         self._driver = driver
         self._handle = handle
         self._untold: set[tuple[object, ...]] = set()
+        self._has_answered = has_answered
         self._base: GpuDetail | None = None
         self._seldom_due_at = float("-inf")
 
@@ -63,9 +68,11 @@ class AmdGpu:
         """The GPU now. Raises GpuLost, DriverAbsent; CallFailed when it makes no sense."""
         amd = self._driver.bindings
         sort, metric = amd.AmdSmiTemperatureType, amd.AmdSmiTemperatureMetric
-        # One that does not say how warm, how busy and how strained it is answers nothing else in earnest.
-        temperature_c = self._vital("amdsmi_get_temp_metric", sort.HOTSPOT, metric.CURRENT)
-        use, power = (self._vital(function) for function in _VITAL)
+        temperature_c, use, power = self._vital(
+            ("amdsmi_get_temp_metric", sort.HOTSPOT, metric.CURRENT),
+            ("amdsmi_get_gpu_activity",),
+            ("amdsmi_get_power_info",),
+        )
         if self._base is None:
             asic, bus = self._ask("amdsmi_get_gpu_asic_info"), self._ask("amdsmi_get_gpu_device_bdf")
             self._base = GpuDetail(
@@ -161,12 +168,26 @@ class AmdGpu:
         told = self._ask("amdsmi_get_clock_info", sort)
         return None if told is None else _number(told.get("clk"))
 
-    def _vital(self, function: str, *arguments: Any) -> Any:
-        """As `_ask`, but raises GpuLost."""
-        try:
-            return self._driver.call(function, self._handle, *arguments)
-        except NotTold:
-            return None
+    def _vital(self, *asked: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The answers to what every GPU tells that answers at all; None where it never does. Raises as `poll`.
+
+        Of one that is gone from the machine the kernel's files are gone, and the library calls that not supported.
+        One that has answered and tells nothing of all this any more is lost.
+        Source: https://github.com/ROCm/amdsmi, rocm_smi/src/rocm_smi_utils.cc, ErrnoToRsmiStatus
+        """
+        answers: list[Any] = []
+        untold: list[NotTold] = []
+        for function, *arguments in asked:
+            try:
+                answers.append(self._driver.call(function, self._handle, *arguments))
+            except NotTold as failure:
+                answers.append(None)
+                untold.append(failure)
+        if len(untold) < len(asked):
+            self._has_answered = True
+        elif self._has_answered:
+            raise GpuLost(f"{untold[0]}; it answered before")
+        return tuple(answers)
 
     def _ask(self, function: str, *arguments: Any) -> Any:
         """The answer about this GPU, or None: Unknown. Raises DriverAbsent.
@@ -228,7 +249,9 @@ class AmdSession:
                 for index, handle in enumerate(driver.call("amdsmi_get_processor_handles")):
                     try:
                         uuid = str(driver.call("amdsmi_get_gpu_device_uuid", handle))
-                        self.gpus.append(AmdGpu(driver, handle, uuid=uuid, index=index))
+                        known = uuid in silent_since
+                        gpu = AmdGpu(driver, handle, uuid=uuid, index=index, has_answered=known)
+                        self.gpus.append(gpu)
                     except DriverAbsent:
                         raise
                     except GpuFailure as failure:

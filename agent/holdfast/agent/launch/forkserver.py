@@ -13,13 +13,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from holdfast.agent.launch import forking
-from holdfast.agent.launch.preload import leave_what_killed
+from holdfast.agent.launch.preload import LEFT_MAX, leave_what_killed
 from holdfast.api.decoding import decode
 from holdfast.wire.frame import FrameReader, frame
 
@@ -42,9 +42,13 @@ class ForkServer:
         environment: Mapping[str, str],
         on_message: Callable[[forking.FromWarmParent], None],
         wanted: Path | None = None,
+        argv: Sequence[str] = (),
     ) -> None:
-        """`wanted` is the file of the `PreloadList` of what to import beside torch."""
+        """`wanted` is the file of the `PreloadList` of what to import beside torch, `argv` what its packages find
+        in `sys.argv`.
+        """
         self._wanted = wanted
+        self._argv = tuple(argv)
         self._preload = preload
         self._environment = environment
         self._on_message = on_message
@@ -78,9 +82,12 @@ class ForkServer:
         self._send(forking.Dump(pid))
 
     async def run(self) -> None:
-        """Keep a warm parent running until cancelled; then end it with all its workers."""
+        """Keep a warm parent running until cancelled; then end it with all its workers. One that imports what a
+        script needs, and never gets ready, is given up: nothing was forked from it.
+        """
         delay_s = _FIRST_DELAY_S
-        while True:
+        starts = 0  # without ever being ready
+        while self._wanted is None or starts <= LEFT_MAX:
             process, channel = self._start_process()
             try:
                 await self._serve(channel)
@@ -93,6 +100,7 @@ class ForkServer:
                     process.kill()
                 process.wait()
             delay_s = _FIRST_DELAY_S if self.ready else min(2 * delay_s, _DELAY_S_MAX)
+            starts = 0 if self.ready else starts + 1
             log.error(
                 "the warm parent ended pid=%d status=%s workers=%d",
                 process.pid,
@@ -110,6 +118,8 @@ class ForkServer:
             await asyncio.sleep(delay_s)  # also gives what was killed the time to end
             if os.getpid() == _FIRST_PROCESS:
                 _reap_orphans()
+        log.warning("imported nothing beforehand: the process that was to do it ended %d times", starts)
+        await asyncio.Event().wait()
 
     def _start_process(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
         ours, theirs = socket.socketpair()
@@ -118,7 +128,7 @@ class ForkServer:
         if self._wanted is not None:
             with contextlib.suppress(OSError):  # then it is tried again
                 leave_what_killed(self._wanted)
-            command.append(str(self._wanted))
+            command += [str(self._wanted), *self._argv]
         # More than one thread would make forking unsafe: the numeric libraries start theirs at import.
         environment = {**self._environment, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         process = subprocess.Popen(

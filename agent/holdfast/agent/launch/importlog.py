@@ -4,6 +4,7 @@ The log is a file in the node's run directory, one module's name a line in the o
 a worker that is killed leaves it too. It says what a warm parent may import before the next worker needs it.
 """
 
+import contextlib
 import importlib.abc
 import importlib.machinery
 import os
@@ -22,6 +23,7 @@ NAMES_MAX: Final = 20_000
 NAME: Final = re.compile(MODULE_NAME)
 # The interpreter's function that loads a module. `importlib.util.find_spec` only asks whether there is one.
 _LOADS: Final = "_find_and_load_unlocked"
+_APPENDS: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 _QUIET_LOOKS: Final = 3
 _BYTES_MAX: Final = NAMES_MAX * NAME_LENGTH_MAX
 
@@ -36,7 +38,8 @@ class ImportLog(importlib.abc.MetaPathFinder):
 
     def __init__(self, path: Path) -> None:
         """Raises OSError when the file cannot be made."""
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        os.close(os.open(path, _APPENDS, 0o644))
+        self._path = str(path)
         self._pid = os.getpid()
 
     def find_spec(
@@ -44,7 +47,13 @@ class ImportLog(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         """None. Who asks is two frames up: who only wants to know whether there is a module imports nothing."""
         if sys._getframe(2).f_code.co_name == _LOADS and os.getpid() == self._pid:
-            os.write(self._descriptor, f"{fullname}\n".encode())
+            # Opened each time: a script may close what it did not open, and then have the number for its own file.
+            with contextlib.suppress(OSError):
+                descriptor = os.open(self._path, _APPENDS, 0o644)
+                try:
+                    os.write(descriptor, f"{fullname}\n".encode())
+                finally:
+                    os.close(descriptor)
         return None
 
 

@@ -69,7 +69,7 @@ class Surroundings:
             devices=frozenset(each for each in open_files if _DEVICES.match(each)),
             sockets=frozenset(each for each in open_files if _SOCKET.match(each)),
             children=frozenset(children),
-            handlers=tuple(signal.getsignal(number) for number in sorted(signal.valid_signals() - _TIMED)),
+            handlers=tuple(signal.getsignal(number) for number in sorted(signal.valid_signals())),
             directory=os.getcwd(),
         )
 
@@ -86,9 +86,6 @@ class Surroundings:
         if after.handlers != self.handlers:
             return "it changes what is done on a signal"
         return "" if after.directory == self.directory else "it changes the working directory"
-
-
-_TIMED: Final = {signal.SIGALRM}
 
 
 def _of_each_worker() -> frozenset[str]:
@@ -201,4 +198,5 @@ def _limited(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         faulthandler.cancel_dump_traceback_later()
-        signal.signal(signal.SIGALRM, before)
+        if signal.getsignal(signal.SIGALRM) is over:  # else the package has taken it
+            signal.signal(signal.SIGALRM, before)

@@ -117,7 +117,7 @@ class Launcher:
             memory=self._transfer.place,
         )
         self._testing = Testing()
-        self._test_process = TestProcess(settings.run_dir, settings.log_dir, settings.member)
+        self._test_process = TestProcess(settings.run_dir, settings.log_dir, settings.member, settings.address)
         self._asked: dict[int, _Started] = {}  # by ticket, until the process id is known
         self._workers: dict[int, _Started] = {}  # by process id
         self._failures: dict[int, WorkerFailure] = {}
@@ -134,7 +134,7 @@ class Launcher:
             run_dir=settings.run_dir, on_message=self._take_from_worker, on_detached=self._set.detached
         )
         self._parents = WarmParents(
-            preload=forking.preload_for(settings.entrypoint.kind),
+            entrypoint=settings.entrypoint,
             environment=settings.environment,
             run_dir=settings.run_dir,
             on_message=self._take_from_warm_parent,

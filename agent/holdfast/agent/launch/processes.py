@@ -14,19 +14,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from holdfast.agent.launch.forking import Ended, EntrypointKind, Fork
 from holdfast.agent.launch.host import is_loopback
 from holdfast.agent.launch.localset import Start, StartTest
 from holdfast.agent.launch.logs import ending
 from holdfast.agent.launch.settings import MEMBER_VARIABLE, TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
+from holdfast.agent.linktest.asked import PART_VARIABLE
 from holdfast.api.bitflip import CORRUPTIBLE_VARIABLE
 from holdfast.api.control import CONTROL_VARIABLE, RUN_DIRECTORY_VARIABLE, assignment_in, round_environment
 from holdfast.api.decoding import decode_msgpack
 from holdfast.api.drill import DRILL_FILE
 from holdfast.api.errors import Malformed
-from holdfast.api.selftest import GOLDEN_VARIABLE, Tested
+from holdfast.api.selftest import GOLDEN_VARIABLE, LinkTest, Tested
 
 _MODULE: Final = "holdfast.agent.selftest"
+_LINKS_MODULE: Final = "holdfast.agent.linktest"
 _RESULT_BYTES_MAX: Final = 64 << 10  # it is fitted into half of that
 _SAYS_MAX: Final = 400
 FLIGHT_RECORDS: Final = 64
@@ -74,7 +78,8 @@ class TestProcess:
 
     __test__ = False  # not a test of pytest's
 
-    def __init__(self, run_dir: Path, log_dir: Path, member: str) -> None:
+    def __init__(self, run_dir: Path, log_dir: Path, member: str, address: str) -> None:
+        self._member, self._address = member, address
         self._run_dir = run_dir
         self._result = run_dir / "selftest-result.msgpack"
         self._log = log_dir / f"{member}.selftest.log"
@@ -84,6 +89,8 @@ class TestProcess:
         wanted = start.request
         self._result.unlink(missing_ok=True)
         self._log.unlink(missing_ok=True)
+        if wanted.links is not None:
+            return self._of_links(start.ticket, wanted.number, wanted.links, inherited)
         argv = [_MODULE, "--level", wanted.level.value, "--number", str(wanted.number)]
         argv += ["--tensor", str(wanted.tensor), "--result", str(self._result)]
         if golden := inherited.get(GOLDEN_VARIABLE):
@@ -98,6 +105,19 @@ class TestProcess:
             kind=EntrypointKind.MODULE,
             argv=tuple(argv),
             env={**without_token(inherited), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            cwd=os.getcwd(),
+            log=str(self._log),
+        )
+
+    def _of_links(self, ticket: int, number: int, part: LinkTest, inherited: Mapping[str, str]) -> Fork:
+        argv = [_LINKS_MODULE, "asked", "--node", self._member, "--address", self._address]
+        argv += ["--number", str(number), "--result", str(self._result)]
+        return Fork(
+            ticket=ticket,
+            name="linktest",
+            kind=EntrypointKind.MODULE,
+            argv=tuple(argv),
+            env={**without_token(inherited), PART_VARIABLE: msgspec.json.encode(part).decode()},
             cwd=os.getcwd(),
             log=str(self._log),
         )

@@ -1,14 +1,15 @@
 """The warm parent: a single-threaded process that has imported torch and forks workers on request.
 
-Started by the launcher as `python -m holdfast.agent.launch.warm_parent FD PRELOAD [LIST]`. FD is its end of a
-socket pair; when that ends, the launcher is gone (also by SIGKILL), so every worker is killed and the process
-exits. LIST is the file that says what to import beside torch.
+Started by the launcher as `python -m holdfast.agent.launch.warm_parent FD PRELOAD [LIST [SCRIPT ...]]`. FD is its
+end of a socket pair; when that ends, the launcher is gone (also by SIGKILL), so every worker is killed and the
+process exits. LIST is the file that says what to import beside torch, for a script of these arguments.
 """
 
 import contextlib
 import ctypes
 import gc
 import importlib
+import io
 import logging
 import os
 import select
@@ -16,7 +17,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -225,8 +227,8 @@ def preload() -> str:
     return ""
 
 
-def season(path: Path, environment: Mapping[str, str]) -> int:
-    """Import what the list at `path` wants, and count the modules.
+def season(path: Path, environment: Mapping[str, str], argv: Sequence[str] = ()) -> int:
+    """Import what the list at `path` wants, and count the modules. Packages find `argv` in `sys.argv`.
 
     A package that this process must not hold is written into the list, and the process starts itself anew, with
     the environment that it had: nothing else takes back what an import has done.
@@ -236,22 +238,50 @@ def season(path: Path, environment: Mapping[str, str]) -> int:
         log.warning("imported nothing beforehand: %d packages had to be left", len(wanted.left))
         return 0
     trial = ImportTrial(path, UNIT_LIMIT_S)
+    again = [sys.executable, "-m", "holdfast.agent.launch.warm_parent", *sys.argv[1:]]
+    sys.argv = list(argv) or sys.argv
     try:
-        if (found := trial.run(wanted.units())) is not None:
+        with quiet():
+            found = trial.run(wanted.units())
+        if found is not None:
             write_list(path, wanted.leaving(*found))
-            again = [sys.executable, "-m", "holdfast.agent.launch.warm_parent", *sys.argv[1:]]
             os.execve(sys.executable, again, environment)
     except OSError as error:
         log.warning("what is imported beforehand cannot be written down error=%s", error)
+    for unit in trial.ignored:
+        log.warning("not imported beforehand package=%s because=it is not installed, or is your own code", unit)
     return trial.loaded
 
 
-def prepared(wanted: forking.Preload, path: Path | None, environment: Mapping[str, str]) -> forking.Ready:
-    """Import what is wanted, and say what came of it. `environment` is the one that the process was given."""
+@contextmanager
+def quiet() -> Iterator[None]:
+    """What packages print in the block is lost: there is no log that it belongs to, and it may be without end."""
+    kept = [os.dup(descriptor) for descriptor in (1, 2)]
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    try:
+        for descriptor in (1, 2):
+            os.dup2(nothing, descriptor)
+        yield
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        for descriptor, own in zip((1, 2), kept, strict=True):
+            os.dup2(own, descriptor)
+        for each in (nothing, *kept):
+            os.close(each)
+
+
+def prepared(
+    wanted: forking.Preload, path: Path | None, environment: Mapping[str, str], argv: Sequence[str] = ()
+) -> forking.Ready:
+    """Import what is wanted, and say what came of it. `environment` is the one that the process was given, `argv`
+    the script with its arguments.
+    """
     if wanted is forking.Preload.NOTHING:
         return forking.Ready(warm=True)
     reason = preload()
-    loaded = season(path, environment) if path is not None and not reason else 0
+    loaded = season(path, environment, argv) if path is not None and not reason else 0
     files = loaded_files()
     # Source: https://man7.org/linux/man-pages/man5/proc_pid_task.5.html
     threads = len(os.listdir("/proc/self/task"))
@@ -263,13 +293,16 @@ def prepared(wanted: forking.Preload, path: Path | None, environment: Mapping[st
     return forking.Ready(warm=not reason, reason=reason, loaded=loaded, files=files, stamp=stamp_of(files))
 
 
-def main(descriptor: int, wanted: forking.Preload, path: Path | None = None) -> None:
+def main(descriptor: int, wanted: forking.Preload, path: Path | None = None, argv: Sequence[str] = ()) -> None:
     """Preload, serve, and end every worker before ending. `path` is the list's file, None without one."""
+    # A package may keep this stream as it finds it: in a worker nobody would flush it, also not at its end.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
     # `python -m` puts the working directory first on the path; a worker puts its own there.
     del sys.path[0]
     before = dict(os.environ)
     gc.disable()
-    ready = prepared(wanted, path, before)
+    ready = prepared(wanted, path, before, argv)
     gc.enable()
     parent = WarmParent(socket.socket(fileno=descriptor), changed(before, os.environ))
     try:
@@ -280,4 +313,5 @@ def main(descriptor: int, wanted: forking.Preload, path: Path | None = None) -> 
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), forking.Preload(sys.argv[2]), Path(sys.argv[3]) if len(sys.argv) > 3 else None)
+    listed = Path(sys.argv[3]) if len(sys.argv) > 3 else None
+    main(int(sys.argv[1]), forking.Preload(sys.argv[2]), listed, sys.argv[4:])

@@ -8,20 +8,31 @@ one.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from holdfast.agent.launch import forking
 from holdfast.agent.launch.forkserver import ForkServer
-from holdfast.agent.launch.preload import PreloadList, read_list, stamp_of, write_list
+from holdfast.agent.launch.preload import PreloadList, read_list, stamp_of, trying_file, write_list
+from holdfast.agent.launch.settings import Entrypoint
 
 log = logging.getLogger(__name__)
 
-LIST_FILE: Final = "preload.json"
 IMPORTING_S: Final = 30.0
 """A parent may import for so long before workers are forked without it; for transformers 35 s were seen."""
+
+
+def list_file(run_dir: Path, number: int) -> Path:
+    """What the `number`th parent beside the plain one is to import. Each has a file of its own: one that is
+    replaced may write into it for a moment more.
+    """
+    return run_dir / f"preload-{number}.json"
 
 
 class WarmParents:
@@ -30,18 +41,21 @@ class WarmParents:
     def __init__(
         self,
         *,
-        preload: forking.Preload,
+        entrypoint: Entrypoint,
         environment: Mapping[str, str],
         run_dir: Path,
         on_message: Callable[[forking.FromWarmParent], None],
         on_left: Callable[[PreloadList], None],
     ) -> None:
         """`on_left` is told the list as it is when a parent has worked through it: with what it had to leave."""
-        self._preload = preload
+        self._preload = preload = forking.preload_for(entrypoint.kind)
+        self._argv = entrypoint.argv  # as the script's packages find it in `sys.argv`
         self._environment = environment
         self._on_message = on_message
         self._on_left = on_left
-        self._list = run_dir / LIST_FILE
+        self._run_dir = run_dir
+        self._made = 0
+        self._list = list_file(run_dir, 0)
         self._plain = ForkServer(preload=preload, environment=environment, on_message=on_message)
         self._seasoned: ForkServer | None = None
         self._held: list[forking.Fork] = []  # asked for, and to be forked by the better parent to come
@@ -81,20 +95,25 @@ class WarmParents:
             return
         if self._seasoned is not None and read_list(self._list) == wanted:
             return
+        path = list_file(self._run_dir, self._made + 1)
         try:
-            write_list(self._list, wanted)
+            trying_file(path).unlink(missing_ok=True)  # of a launcher before, in the same directory
+            write_list(path, wanted)
         except OSError as error:
             log.warning("no list of what to import beforehand can be written error=%s", error)
             return
         self._retire()
+        self._made, self._list = self._made + 1, path
         parent = ForkServer(
             preload=self._preload,
             environment=self._environment,
-            on_message=self._hear,
-            wanted=self._list,
+            on_message=partial(self._hear, path),
+            wanted=path,
+            argv=self._argv,
         )
         self._seasoned = parent
-        self._running[parent] = asyncio.create_task(parent.run())
+        self._running[parent] = task = asyncio.create_task(parent.run())
+        task.add_done_callback(lambda _: _remove(path))
         if wanted.proven:
             self._hurry = asyncio.get_running_loop().call_later(IMPORTING_S, self._wait_no_longer)
 
@@ -136,13 +155,15 @@ class WarmParents:
             return parent
         log.info("a package was installed anew: what was imported before is not used")
         self._retire()
-        self.season(read_list(self._list))
+        self.season(msgspec.structs.replace(read_list(self._list), proven=False))
         return self._plain
 
-    def _hear(self, message: forking.FromWarmParent) -> None:
+    def _hear(self, path: Path, message: forking.FromWarmParent) -> None:
         """Of a parent beside the plain one: whether it is ready is no news to anybody else."""
         if isinstance(message, forking.Ready):
-            wanted = read_list(self._list)
+            if path != self._list:
+                return  # it was replaced meanwhile
+            wanted = read_list(path)
             for unit, why in wanted.left.items():
                 log.info("not imported beforehand package=%s because=%s", unit, why)
             log.info("imported beforehand modules=%d reason=%s", message.loaded, message.reason)
@@ -166,3 +187,9 @@ class WarmParents:
     def _end_if_idle(self, parent: ForkServer) -> None:
         if parent.is_idle and (task := self._running.pop(parent, None)) is not None:
             task.cancel()
+
+
+def _remove(path: Path) -> None:
+    for each in (path, trying_file(path)):
+        with contextlib.suppress(OSError):
+            each.unlink()

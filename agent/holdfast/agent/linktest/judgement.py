@@ -7,13 +7,14 @@ would have to be bad to move both. Source: Leys et al. 2013, https://doi.org/10.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from statistics import median_low
 from typing import Final
 
 import msgspec
 
-from holdfast.api.selftest import Verdict
+from holdfast.api.selftest import BadLink, Judged, UsualLink, Verdict
 
 # 3.5 is the usual limit (Iglewicz and Hoaglin, see
 # https://www.itl.nist.gov/div898/handbook/eda/section3/eda35h.htm); twice as far, for a test of n nodes asks
@@ -26,6 +27,13 @@ TIMES_MIN: Final = 1.5
 # A share of segments sent again that a sound link may have, for TCP counts a few of its own probes; a tenth of
 # what is to be found.
 RESENT_FLOOR: Final = 1e-3
+# What a round trip takes in the hosts themselves, more where their processors are busy: no fault of a link.
+LATENCY_FLOOR_S: Final = 2e-4
+# A part may be late for once: TCP waits for 0.2 s before it sends again what was lost.
+# Source: https://github.com/torvalds/linux/blob/master/include/net/tcp.h (TCP_RTO_MIN)
+STALL_FLOOR_S: Final = 0.5
+# What is compared with another hour has to be so many times worse.
+TIMES_UNUSUAL: Final = 3.0
 # Four nodes, each with each. One bad node of them makes half of the links bad, which is as many as can be told.
 LINKS_MIN: Final = 6
 
@@ -34,7 +42,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """What two nodes saw of the way between them. `error`: they could not; the figures then mean nothing.
 
     `latency_s` is the median round trip of a small message, `rate` the bytes per second of the slower direction,
-    `resent` the share of segments that TCP had to send again, of the worse direction.
+    `resent` the share of segments that TCP had to send again, of the worse direction. Of a way in a ring, from
+    `one` to `other`: the median time of a part, the rate while one flows, and `stall_s`, the longest time of one.
     """
 
     one: str
@@ -43,55 +52,94 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     rate: float = 0.0
     resent: float = 0.0
     error: str = ""
+    stall_s: float = 0.0
 
 
-class BadLink(msgspec.Struct, frozen=True):
-    """A link that is worse than the others, and in what."""
-
-    one: str
-    other: str
-    says: str
-
-
-class Judged(msgspec.Struct, frozen=True):
-    """What a test came to. `nodes`: those at whose end the fault is, with what was seen; `links`: bad ones that no
-    such node explains. Unknown where too little was measured to compare.
+def judge(measured: Sequence[Measured], usual: UsualLink | None = None) -> Judged:
+    """What the measurements of all pairs together say. A link that nothing came over needs no comparison, and few
+    of them are compared with the fleet's `usual` one.
     """
-
-    verdict: Verdict
-    nodes: Mapping[str, str] = {}
-    links: tuple[BadLink, ...] = ()
-    says: str = ""
+    if usual is not None and len(measured) < LINKS_MIN:
+        return _judged(measured, (partial(_unusual, usual=usual),), "links", compared_with="the fleet's usual one")
+    return msgspec.structs.replace(_judged(measured, (_slow, _thin, _lossy), "links"), usual=_usual_of(measured))
 
 
-def judge(measured: Sequence[Measured]) -> Judged:
-    """What the measurements of all rounds together say."""
+def judge_rings(measured: Sequence[Measured]) -> Judged:
+    """What the ways of all rings together say, each measured by the node that sends over it."""
+    return _judged(measured, (_thin, _lossy, _stalled), "ways in rings")
+
+
+def both(pairs: Judged, rings: Judged) -> Judged:
+    """What pairs and rings together say. A link at whose end is a node that one of them blames is nothing new."""
+    nodes = {**rings.nodes, **pairs.nodes}
+    links: dict[frozenset[str], BadLink] = {}
+    for each in (*pairs.links, *rings.links):
+        if each.one not in nodes and each.other not in nodes:
+            links.setdefault(frozenset((each.one, each.other)), each)
+    if nodes or links:
+        told = _told(nodes, links.values())
+        return Judged(Verdict.FAILED, nodes, tuple(links.values()), told, usual=pairs.usual)
+    is_sound = Verdict.PASSED in (pairs.verdict, rings.verdict)
+    verdict = Verdict.PASSED if is_sound else Verdict.UNKNOWN
+    return Judged(verdict, says=f"{pairs.says}; {rings.says}", usual=pairs.usual)
+
+
+def _judged(
+    measured: Sequence[Measured], looks: Sequence["Look"], what: str, *, compared_with: str = ""
+) -> Judged:
+    """`compared_with`: what a few can be compared with, in words; empty when they have each other alone."""
     sound = [each for each in measured if not each.error]
-    if len(measured) < LINKS_MIN:
-        says = f"{len(measured)} links are too few to compare with each other: {LINKS_MIN} are needed"
+    too_few = len(measured) < LINKS_MIN and not compared_with
+    if too_few and len(sound) == len(measured):
+        says = f"{len(measured)} {what} are too few to compare with each other: {LINKS_MIN} are needed"
         return Judged(Verdict.UNKNOWN, {}, (), says)
     faults: dict[tuple[str, str], list[str]] = {}
     for each in measured:
         if each.error:
             faults[each.one, each.other] = [each.error]
-    for each, says in (*_slow(sound), *_thin(sound), *_lossy(sound)):
-        faults.setdefault((each.one, each.other), []).append(says)
+    for look in () if too_few else looks:
+        for each, says in look(sound):
+            faults.setdefault((each.one, each.other), []).append(says)
     bad = [BadLink(one, other, ", ".join(says)) for (one, other), says in faults.items()]
     nodes, rest = _blamed(bad, measured)
     if not bad:
-        return Judged(Verdict.PASSED, {}, (), f"{len(measured)} links, all like each other")
+        return Judged(Verdict.PASSED, {}, (), f"{len(measured)} {what}, all like {compared_with or 'each other'}")
+    return Judged(Verdict.FAILED, nodes, tuple(rest), _told(nodes, rest))
+
+
+def _usual_of(measured: Sequence[Measured]) -> UsualLink | None:
+    sound = [each for each in measured if not each.error]
+    if len(sound) < LINKS_MIN:
+        return None
+    return UsualLink(median_low(each.latency_s for each in sound), median_low(each.rate for each in sound))
+
+
+def _unusual(measured: Sequence[Measured], usual: UsualLink) -> Iterable["Fault"]:
+    """Far from what was usual at another hour, for the others may have been idle then."""
+    for each in measured:
+        if each.latency_s + LATENCY_FLOOR_S > TIMES_UNUSUAL * (usual.latency_s + LATENCY_FLOOR_S):
+            yield each, f"round trip {each.latency_s * 1e3:.2f} ms, usual {usual.latency_s * 1e3:.2f} ms"
+        if each.rate * TIMES_UNUSUAL < usual.rate:
+            yield each, f"{each.rate / 1e6:.0f} MB/s, usual {usual.rate / 1e6:.0f} MB/s"
+        if each.resent + RESENT_FLOOR > TIMES_UNUSUAL * RESENT_FLOOR:
+            yield each, f"{each.resent:.2%} of segments sent again"
+
+
+def _told(nodes: Mapping[str, str], links: Iterable[BadLink]) -> str:
     told = [f"node {node}: {says}" for node, says in nodes.items()]
-    told += [f"link {each.one} - {each.other}: {each.says}" for each in rest]
-    return Judged(Verdict.FAILED, nodes, tuple(rest), "; ".join(told))
+    told += [f"link {each.one} - {each.other}: {each.says}" for each in links]
+    return "; ".join(told)
 
 
 Fault = tuple[Measured, str]
+Look = Callable[[Sequence[Measured]], Iterable[Fault]]
 
 
 def _slow(measured: Sequence[Measured]) -> Iterable[Fault]:
-    middle, found = _far([each.latency_s for each in measured])
+    middle, found = _far([each.latency_s + LATENCY_FLOOR_S for each in measured])
+    others_ms = (middle - LATENCY_FLOOR_S) * 1e3
     for at in found:
-        yield measured[at], f"round trip {measured[at].latency_s * 1e3:.2f} ms, others {middle * 1e3:.2f} ms"
+        yield measured[at], f"round trip {measured[at].latency_s * 1e3:.2f} ms, others {others_ms:.2f} ms"
 
 
 def _thin(measured: Sequence[Measured]) -> Iterable[Fault]:
@@ -105,6 +153,13 @@ def _lossy(measured: Sequence[Measured]) -> Iterable[Fault]:
     middle = median_low(each.resent for each in measured) if measured else 0.0
     for at in found:
         yield measured[at], f"{measured[at].resent:.2%} of segments sent again, others {middle:.2%}"
+
+
+def _stalled(measured: Sequence[Measured]) -> Iterable[Fault]:
+    middle, found = _far([each.stall_s + STALL_FLOOR_S for each in measured])
+    for at in found:
+        says = f"a part took {measured[at].stall_s:.2f} s, most others {middle - STALL_FLOOR_S:.2f} s"
+        yield measured[at], says
 
 
 def _far(values: Sequence[float]) -> tuple[float, list[int]]:

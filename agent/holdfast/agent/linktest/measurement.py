@@ -55,20 +55,35 @@ def call(one: str, other: str, to: tuple[str, int], token: str, seconds: float) 
 
 def answer(door: socket.socket, token: str) -> bool:
     """Be measured with by whoever shows the token. False when nobody came, or the line broke."""
-    door.settimeout(SILENT_S)
-    deadline = time.monotonic() + SILENT_S
     try:
-        while time.monotonic() < deadline:
-            line, _ = door.accept()
-            with line:
-                line.settimeout(SILENT_S)
-                line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                if exactly(line, len(token)) == token.encode():
-                    _serve(line)
-                    return True
+        line = admitted(door, token)
+        if line is None:
+            return False
+        with line:
+            _serve(line)
     except OSError:
         return False
-    return False
+    return True
+
+
+def admitted(door: socket.socket, token: str) -> socket.socket | None:
+    """The connection of whoever shows the token; others are sent away. None when it does not come in time."""
+    deadline = time.monotonic() + SILENT_S
+    while (left_s := deadline - time.monotonic()) > 0:
+        door.settimeout(left_s)
+        try:
+            line, _ = door.accept()
+        except TimeoutError:
+            return None
+        line.settimeout(SILENT_S)
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            if exactly(line, len(token)) == token.encode():
+                return line
+        except OSError:
+            pass  # whoever it was, it is not the one that is waited for
+        line.close()
+    return None
 
 
 def _serve(line: socket.socket) -> None:

@@ -12,6 +12,9 @@ from typing import Final
 # Two partners tell a bad node from its partner, a third tells whether it is the node or one of its paths.
 PARTNERS_MIN: Final = 3
 
+# In a larger ring a part of a bucket is so small that only its latency is measured; rings go round side by side.
+RING_MAX: Final = 32
+
 Pair = tuple[int, int]
 
 
@@ -35,6 +38,18 @@ def rounds(nodes: int, turn: int = 0) -> Iterator[tuple[Pair, ...]]:
     count = round_count(nodes)
     for number in range(turn * count, (turn + 1) * count):
         yield _round(nodes, number % _cycle(nodes))
+
+
+def groups(nodes: int) -> tuple[tuple[int, ...], ...]:
+    """The rings of a test: each place in one of them, of `RING_MAX` at most and alike in size, none of one alone.
+
+    Neighbours in the order of places, which are nodes by name, are often behind one switch: a ring takes every so
+    many-th place, so that its ways go between switches.
+    """
+    if nodes < 2:
+        return ()
+    count = -(-nodes // RING_MAX)
+    return tuple(tuple(range(first, nodes, count)) for first in range(count))
 
 
 def turns_for_all(nodes: int) -> int:

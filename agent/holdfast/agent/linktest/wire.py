@@ -4,17 +4,21 @@ from typing import Final
 
 import msgspec
 
-from holdfast.agent.linktest.judgement import Judged, Measured
+from holdfast.agent.linktest.judgement import Measured
+from holdfast.api.selftest import Judged
 
 LINE_MAX = 1 << 22  # bytes; what a test of thousands of nodes with bad links comes to fits
 
 
 class Joined(msgspec.Struct, frozen=True, tag=True):
-    """Member to lead: it takes part; partners reach it at `host`, empty: where the call came from."""
+    """Member to lead: it takes part; partners reach it at `host`, empty: where the call came from. `token` is what
+    the test's lead asks for, empty where it asks for none.
+    """
 
     node: str
     port: int
     host: str = ""
+    token: str = ""
 
 
 class Turn(msgspec.Struct, frozen=True, tag=True):
@@ -31,8 +35,22 @@ class Turn(msgspec.Struct, frozen=True, tag=True):
     seconds: float
 
 
+class Ring(msgspec.Struct, frozen=True, tag=True):
+    """Lead to member: be one of a ring of `size` now. Send to `peer`, at `host` and `port`, who waits for the
+    `token`; whoever shows it to you sends to you. Who `begins` ends it, after `seconds`.
+    """
+
+    peer: str
+    host: str
+    port: int
+    token: str
+    size: int
+    seconds: float
+    begins: bool
+
+
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """Member to lead: the turn is over. `measured` is what the one that called has seen."""
+    """Member to lead: the turn, or the ring, is over. `measured` is what who called, or sent, has seen."""
 
     measured: Measured | None = None
 
@@ -44,6 +62,6 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
 
 
 ToLead = Joined | Done
-ToMember = Turn | Ended
+ToMember = Turn | Ring | Ended
 TO_LEAD: Final[msgspec.json.Decoder[ToLead]] = msgspec.json.Decoder(ToLead)
 TO_MEMBER: Final[msgspec.json.Decoder[ToMember]] = msgspec.json.Decoder(ToMember)

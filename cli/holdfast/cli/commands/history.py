@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.event import Journaled
-from holdfast.cli.output import UNKNOWN, ExitCode, Format, emit, format_option, instant
+from holdfast.cli.output import UNKNOWN, ExitCode, Format, emit, format_option, instant, plain
 from holdfast.cli.seen import RecordedIncidents
 from holdfast.cli.site import open_site
 from holdfast.cli.target import JobWord, Target, target_options
@@ -69,7 +69,7 @@ def journal(after: int, target: Target, form: Format) -> ExitCode:
         every = tuple(lines)
         return emit(form, every, table=str, names=[f"event/{line.offset}" for line in every])
     for line in lines:
-        click.echo(msgspec.json.encode(line) if form is Format.JSON else journal_line(line))
+        click.echo(msgspec.json.encode(line) if form is Format.JSON else plain(journal_line(line)))
     return ExitCode.OK
 
 
@@ -155,7 +155,8 @@ def _show_replayed(step: "Replayed") -> None:
     event = msgspec.json.encode(step.line.event).decode()
     shown = event if len(event) <= EVENT_WIDTH_MAX else f"{event[: EVENT_WIDTH_MAX - 1]}…"
     effects = ", ".join(type(effect).__name__ for effect in step.effects) or "nothing"
-    click.echo(f"{step.line.offset:6d}  {step.line.at:.3f}  {shown}\n        -> {effects}: {step.reason.says}")
+    says = f"{step.line.offset:6d}  {step.line.at:.3f}  {shown}\n        -> {effects}: {step.reason.says}"
+    click.echo(plain(says))
 
 
 def _shown_verdict(outcome: "Replay") -> str:

@@ -9,7 +9,7 @@ import click
 from holdfast.api.errors import HoldfastError
 from holdfast.api.intervention import InterventionAction, InterventionState
 from holdfast.api.selftest import TestLevel
-from holdfast.cli.output import ExitCode, emit_yaml, remark
+from holdfast.cli.output import ExitCode, emit_yaml, plain, remark
 from holdfast.cli.site import open_site
 from holdfast.cli.target import JobWord, Target, target_options
 
@@ -184,14 +184,14 @@ def intervention(job: str, action: InterventionAction, reason: str, words: Mappi
 def conclude(answer: "Answer", timeout_s: float) -> ExitCode:
     """Say what became of it."""
     if answer.state is InterventionState.DONE:
-        click.echo(f"{answer.state}: {answer.outcome}")
+        click.echo(plain(f"{answer.state}: {answer.outcome}"))
         return ExitCode.OK
     if answer.state is InterventionState.REFUSED:
-        click.echo(f"{answer.state}: {answer.outcome}", err=True)
+        click.echo(plain(f"{answer.state}: {answer.outcome}"), err=True)
         return ExitCode.FAILED
     said = f": {answer.outcome}" if answer.outcome else ""
     if timeout_s == 0:
-        click.echo(f"{answer.state}: {answer.name} was handed in{said}")
+        click.echo(plain(f"{answer.state}: {answer.name} was handed in{said}"))
         return ExitCode.OK
     remark(f"{answer.name} has no outcome after {timeout_s:g} s{said}; it stays asked for")
     return ExitCode.UNAVAILABLE

@@ -44,7 +44,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
     type=click.Choice([each.value for each in Form]),
     help="How to write it.  [default: by the name of --output, else md]",
 )
-@click.option("--output", type=FILE, help="Write it to this file; else to stdout.")
+@click.option("--output", type=FILE, help="Write it to this file; else, and with -, to stdout.")
 @click.option("--distill", type=FILE, help="Write a check to this file that finds the same fault again.")
 @target_options(JobWord.OPTION)
 def postmortem(
@@ -64,6 +64,7 @@ def postmortem(
     --distill writes a check of the runbook, to be run with `runbook --checks DIR`, instead of the document, unless
     --output is given too.
     """
+    output = None if output == Path("-") else output
     if (incident is None) is (window_s is None):
         raise InvalidInput(Problem("incident", incident, "name an incident, or give --since, and not both"))
     if distill is not None and incident is None:
@@ -122,8 +123,12 @@ def _distil(incident: Incident, file: Path) -> None:
 
 
 def put(file: Path, text: str) -> None:
-    """Write the whole file, or nothing. Raises Unavailable."""
+    """Write the whole file, or nothing; into what is no file (/dev/stdout) as it comes. Raises Unavailable."""
     try:
+        file = file.resolve()
+        if file.exists() and not file.is_file():
+            file.write_text(text, encoding="utf-8", errors="backslashreplace")
+            return
         descriptor, beside = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as out:

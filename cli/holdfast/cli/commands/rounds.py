@@ -6,19 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.api.errors import InvalidInput, Problem, Unavailable
+from holdfast.api.errors import HoldfastError, InvalidInput, Problem, Unavailable
 from holdfast.api.intervention import InterventionAction
 from holdfast.cli.casefile import case_of, remark_unread
 from holdfast.cli.commands.intervene import DEFAULT_TIMEOUT_S, conclude
-from holdfast.cli.output import ExitCode, Format, emit, format_option, remark
+from holdfast.cli.output import ExitCode, Format, emit, format_option, plain, remark
 from holdfast.cli.rounds.rollback import ImageRollback, code_of, image_rollback, round_named
 from holdfast.cli.rounds.view import round_shown, rounds_text, rounds_wide_text
 from holdfast.cli.site import open_site
 from holdfast.cli.target import JobWord, Place, Target, place_of, target_options
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.cli.cluster.clustersite import ClusterSite
+    from holdfast.cli.postmortem.case import Case
     from holdfast.cli.rounds.chronicle import RoundTold
+    from holdfast.cli.rounds.comparison import Compared
 
 
 @click.command()
@@ -32,8 +36,8 @@ def rounds(target: Target, form: Format) -> ExitCode:
     What changed is known as far as rounds tell how they were started, what it did as far as a console heard it.
     """
     case = case_of(open_site(target).source())
+    found = _rounds_of(case)
     remark_unread(case)
-    found = case.rounds
     return emit(
         form,
         [round_shown(each) for each in found],
@@ -65,7 +69,7 @@ def rollback(number: int, yes: bool, folder: Path | None, target: Target) -> Exi
 
     site = open_site(target)
     case = case_of(site.source())
-    wanted = round_named([each.round for each in case.rounds], number)
+    wanted = round_named([each.round for each in _rounds_of(case)], number)
     if place_of(target, look_around) is Place.CLUSTER:
         if folder is not None:
             raise InvalidInput(Problem("--to", str(folder), "leave it out: a cluster goes back by the image"))
@@ -76,23 +80,38 @@ def rollback(number: int, yes: bool, folder: Path | None, target: Target) -> Exi
     return _laid_out(wanted, folder)
 
 
+def _rounds_of(case: "Case") -> "Sequence[Compared]":
+    """Raises Unavailable where the journal cannot be read: of a job that is known it has a line at least."""
+    if not case.journal:
+        raise Unavailable(" ".join(case.unread) or "the journal has no line of this job")
+    return case.rounds
+
+
 def _of_image(site: Any, job: str, wanted: "RoundTold", *, is_meant: bool) -> ExitCode:
     """Change the template, then have every worker start anew; the first alone moves nobody."""
     from holdfast.cli.cluster.podlogs import launcher_container
 
     cluster: ClusterSite = site
+    namespace, _, name = job.partition("/")
+    again = f"kubectl holdfast restart {name} -n {namespace}"
     spec = cluster.jobs().document(job).get("spec") or {}
     change = image_rollback(wanted, spec.get("template") or {}, launcher_container(spec))
     if change is None:
-        click.echo(f"the job's template has the image of round {wanted.number} already; nothing is to be done")
+        says = f"the job's template has the image of round {wanted.number} already; nothing is to be changed"
+        click.echo(f"{says}\nworkers that run another one start anew from it by: {again}")
         return ExitCode.OK
     says = f"container {change.container}: image {change.now} -> {change.then}, as round {wanted.number} told"
     if not is_meant:
-        click.echo(f"{says}\nthen every worker starts anew from the newest checkpoint\nto do it: add --yes")
+        click.echo(plain(f"{says}\nthen every worker starts anew from the newest checkpoint\nto do it: add --yes"))
         return ExitCode.OK
     cluster.jobs().patch(job, change.patch)
-    click.echo(says)
-    return conclude(cluster.hand_in(_restart(job, change, wanted), DEFAULT_TIMEOUT_S), DEFAULT_TIMEOUT_S)
+    click.echo(plain(says))
+    try:
+        answer = cluster.hand_in(_restart(job, change, wanted), DEFAULT_TIMEOUT_S)
+    except HoldfastError:
+        remark(f"the template is changed, and no worker was started anew; once that is mended: {again}")
+        raise
+    return conclude(answer, DEFAULT_TIMEOUT_S)
 
 
 def _restart(job: str, change: ImageRollback, wanted: "RoundTold") -> dict[str, Any]:
@@ -128,6 +147,6 @@ def _laid_out(wanted: "RoundTold", folder: Path) -> ExitCode:
     if code.files and not is_as_recorded(code, place):
         remark("some files are not as that round had them: they were not tracked by git, or differ")
     assert wanted.manifest is not None
-    click.echo(f"cd {shlex.quote(str(place))} && {shlex.join(wanted.manifest.command)}")
+    click.echo(plain(f"cd {shlex.quote(str(place))} && {shlex.join(wanted.manifest.command)}"))
     remark(f"the code of round {wanted.number} (commit {code.commit[:12]}) is in {folder}; it was started so")
     return ExitCode.OK

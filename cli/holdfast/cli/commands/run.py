@@ -20,6 +20,7 @@ from holdfast.cli.embedded.localcluster import PlacementOptions
 from holdfast.cli.embedded.session import Interrupted, RunOptions, run_session
 from holdfast.cli.example import example_job_file
 from holdfast.cli.output import ExitCode
+from holdfast.cli.output import plain as without_commands
 from holdfast.cli.statedirectory import DEFAULT_PARENT, StateDirectory, state_directory_of
 from holdfast.cli.view import incidents_text
 
@@ -127,10 +128,10 @@ def conclude(picture: Picture, *, says_how_to_go_on: bool) -> ExitCode:
         return ExitCode.FAILED if picture.missed else ExitCode.OK
     # The last error's text follows below, in full.
     reason = status.reason.partition("; last error:")[0].partition("\n")[0]
-    click.echo(f"{status.job} failed: {reason}{going_on}", err=True)
+    click.echo(without_commands(f"{status.job} failed: {reason}{going_on}"), err=True)
     errors = [incident.error for incident in incidents if incident.error]
     for line in errors[-1].splitlines()[-ERROR_LINES:] if errors else ():
-        click.echo(f"  {line}", err=True)
+        click.echo(without_commands(f"  {line}"), err=True)
     return ExitCode.FAILED
 
 
@@ -180,7 +181,7 @@ def demo(text: Path | None, steps: int, state_dir: Path | None, plain: bool, has
     except Interrupted:
         click.echo("stopped", err=True)
         return ExitCode.INTERRUPTED
-    click.echo(incidents_text(picture.incidents))
+    click.echo(without_commands(incidents_text(picture.incidents)))
     code = conclude(picture, says_how_to_go_on=False)
     healed = sum(incident.state is IncidentState.RECOVERED for incident in picture.incidents)
     if picture.status.phase is JobPhase.SUCCEEDED and healed < len(options.faults):

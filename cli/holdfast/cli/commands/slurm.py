@@ -21,10 +21,15 @@ from holdfast.cli.hosts.session import GivenBack, HostRunOptions, run_on_hosts
 from holdfast.cli.output import ExitCode, remark
 from holdfast.cli.slurm.allocation import DRAIN_COMMAND, Allocation, allocation_from
 from holdfast.cli.slurm.batchscript import SAVE_BEFORE_S, BatchScript, means_nothing
-from holdfast.cli.slurm.controller import hosts_of, nodes
+from holdfast.cli.slurm.controller import hosts_of, nodes, time_left_s
 from holdfast.cli.statedirectory import StateDirectory, state_directory_of
 
+SIGNAL_EARLY_S = 60  # Source: --signal in https://slurm.schedmd.com/sbatch.html
 ASKED_PORT = 9  # any: only the route to it is asked for
+# A server of NFS 4 keeps the lock of a node that was lost for one lease, 90 s unless set.
+# Source: https://docs.netapp.com/us-en/ontap/nfs-admin/nfsv4-file-record-locking-concept.html (30 s there),
+# https://github.com/torvalds/linux/blob/v6.12/fs/nfsd/nfsctl.c (nfsd4_lease = 90)
+WAITS_FOR_LOCK_S = 150.0
 
 
 @click.command()
@@ -84,7 +89,7 @@ def slurm(
             *own.flags(),
             str(job_file.absolute()),
         ),
-        output=str(directory.logs / "slurm-%j.out"),
+        output=str(directory.logs),
         asked=asked,
         save_before_s=own.save_before,
     ).text()
@@ -112,6 +117,11 @@ class Settings:
 async def _run_here(prepared: Prepared, job_file: Path, directory: StateDirectory, settings: Settings) -> ExitCode:
     """Be the batch step. Raises HoldfastError when the run cannot go on."""
     job_id, nodelist = allocation_from(os.environ)
+    left_s = await time_left_s(job_id)
+    if left_s is not None and left_s < settings.save_before + SIGNAL_EARLY_S:
+        # The signal comes at once: the job would be saved and queued again for ever, and train nothing.
+        fix = f"it must be longer than --save-before ({settings.save_before} s) by some minutes"
+        raise InvalidInput(Problem("the job's time limit", f"{left_s:.0f} s are left", fix))
     hosts = await hosts_of(nodelist)
     lines = await nodes(hosts)
     # The way to the others is the way from them: with one node alone, any address will do.
@@ -128,6 +138,7 @@ async def _run_here(prepared: Prepared, job_file: Path, directory: StateDirector
         shares_logs=True,
         # What is left of it when the save is over is for Slurm's own ways.
         save_within_s=settings.save_before * 0.7,
+        waits_for_lock_s=WAITS_FOR_LOCK_S,
         simulated_gpus=prepared.job.spec.local_size() if settings.simulate_gpus else 0,
         kernel_log=settings.kernel_log,
         when_alone=allocation.requeue_command(),

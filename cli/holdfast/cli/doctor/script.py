@@ -7,7 +7,7 @@ imports and no further: what a script calls by way of a variable is seen as a me
 import ast
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +22,10 @@ _FIX: Final = "name a training script, a file of Python"
 class Call:
     """One call. `name` is the whole name where imports tell it ("torch.cuda.set_device"), else the method with a
     dot before it (".cuda"). `at_import`: it is made while its file is imported. `words` are the keywords it names,
-    each with its value where that is a constant, else None; `first` is its first argument, likewise.
+    each with its value where that is a constant, else None; `first` is its first argument, likewise. `unless` is
+    the setting that keeps it from being made, as the file has it ("init_from = 'scratch' at train.py:3"). `of` is
+    the variable whose method it is, `to` the one that takes what it returns; empty: neither. The base of a class
+    that the script defines is told of like a call: instances of it are made, by whatever name.
     """
 
     name: str
@@ -30,6 +33,9 @@ class Call:
     at_import: bool
     words: Mapping[str, object]
     first: object = None
+    unless: str = ""
+    of: str = ""
+    to: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +86,9 @@ def read_script(path: Path) -> Script:
             reader.visit(ast.parse(file.read_bytes(), str(file)))
         except SyntaxError as error:
             refused.append(f"{file.name}:{error.lineno}: {error.msg}")
-        except (OSError, ValueError, RecursionError) as error:
-            refused.append(f"{file.name}: {error}")
+        except (OSError, ValueError, RecursionError, MemoryError) as error:
+            # Of what is nested too deeply Python's parser says nothing but that it has no memory for it.
+            refused.append(f"{file.name}: {error or 'it is nested too deeply to be read'}")
         readers.append(reader)
         for beside in _beside(path.parent, reader.imports):
             if beside not in seen:
@@ -117,6 +124,9 @@ class _Reader(ast.NodeVisitor):
         self._names: dict[str, str] = {}  # what a name stands for
         self._depth = 0  # of what runs later than at import
         self._conditions = 0
+        self._taken: dict[int, str] = {}  # by call: the variable that takes what it returns
+        self._settings: dict[str, tuple[object, str]] = {}  # constants of the file, each with its place
+        self._unless = ""
         self.calls: list[Call] = []
         self.imports: dict[str, str] = {}
         self.sets: dict[str, str] = {}
@@ -157,8 +167,24 @@ class _Reader(ast.NodeVisitor):
                 self.visit(each)
             return
         self._conditions += 1
-        self.generic_visit(node)
+        self.visit(test)
+        outside, self._unless = self._unless, self._unless or self._refused_by(test)
+        for each in node.body:
+            self.visit(each)
+        self._unless = outside
+        for each in node.orelse:
+            self.visit(each)
         self._conditions -= 1
+
+    def _refused_by(self, test: ast.expr) -> str:
+        """The setting by which `name == constant` does not hold, as it is written at the top of the file."""
+        if not (isinstance(test, ast.Compare) and isinstance(test.left, ast.Name)):
+            return ""
+        value, place = self._settings.get(test.left.id, (None, ""))
+        wanted = _constant(test.comparators[0])
+        if not isinstance(test.ops[0], ast.Eq) or value is None or wanted is None or value == wanted:
+            return ""
+        return f"{test.left.id} = {value!r} at {place}"
 
     def _later(self, body: list[ast.stmt] | list[ast.expr]) -> None:
         self._depth += 1
@@ -169,8 +195,13 @@ class _Reader(ast.NodeVisitor):
     def visit_Assign(self, node: ast.Assign) -> None:
         for target in node.targets:
             of_environment = isinstance(target, ast.Subscript) and self._name_of(target.value) == "os.environ"
+            self._taken[id(node.value)] = _variable(target)
             if isinstance(target, ast.Subscript) and of_environment and not self._conditions:
                 self.sets.setdefault(str(_constant(target.slice)), self._place(node))
+            is_setting = isinstance(target, ast.Name) and self._depth == 0 and not self._conditions
+            value = _constant(node.value) if is_setting else None
+            names = (each.id for each in ast.walk(target) if isinstance(each, ast.Name))
+            self._settings.update((name, (value, self._place(node))) for name in names)
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
@@ -178,7 +209,16 @@ class _Reader(ast.NodeVisitor):
         if name:
             words = {each.arg: _constant(each.value) for each in node.keywords if each.arg is not None}
             first = _constant(node.args[0]) if node.args else None
-            self.calls.append(Call(name, self._place(node), self._depth == 0, words, first))
+            call = Call(name, self._place(node), self._depth == 0, words, first, self._unless)
+            of = _variable(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+            self.calls.append(replace(call, of=of, to=self._taken.get(id(node), "")))
+        self.generic_visit(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        for base in node.bases:
+            if name := self._name_of(base):
+                self.calls.append(Call(name, self._place(node), at_import=False, words={}))
+                self._names.setdefault(node.name, name)
         self.generic_visit(node)
 
     def _name_of(self, node: ast.expr) -> str:
@@ -192,6 +232,13 @@ class _Reader(ast.NodeVisitor):
         if parts:
             return f".{parts[-1]}"
         return node.id if isinstance(node, ast.Name) else ""
+
+
+def _variable(node: ast.expr) -> str:
+    """The last part of a variable's name; empty where it is none."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _constant(node: ast.expr) -> object:

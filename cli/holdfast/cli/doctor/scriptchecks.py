@@ -203,15 +203,22 @@ def _resuming(script: Script, framework: Framework) -> Iterator[Finding]:
         return
     if framework.resumes is not None:
         method, word = framework.resumes
-        calls = script.called(method)
+        makers = {call.to for call in script.called(*framework.made_by) if call.to}
+        every = script.called(method)
+        calls = [call for call in every if call.of in makers] or every
         if calls and not any(word in call.words for call in calls):
             says = f"{method[1:]}() at {calls[0].place} begins at step 0 after every fault"
             fix = f"the line above, or {method[1:]}(..., {word}=...) with the newest checkpoint where there is one"
             yield Finding(Level.WARN, "resume", says, fix)
             return
-    elif not script.called(*_LOADS):
+    elif not (loads := script.called(*_LOADS)):
         says = "it loads no checkpoint: it begins at step 0 after every fault"
         yield Finding(Level.WARN, "resume", says, "the line above restores what it saved, at the step it saved it")
+        return
+    elif all(call.unless for call in loads):
+        says = f"it loads nothing as long as {loads[0].unless}: it begins at step 0 after every fault"
+        fix = "the line above, or choose that setting by whether a checkpoint is there"
+        yield Finding(Level.WARN, "resume", says, fix)
         return
     yield Finding(Level.OK, "resume", "it loads what it saved")
 
@@ -227,9 +234,9 @@ def _saving(script: Script, framework: Framework) -> Iterator[Finding]:
             return
     if framework.resumes is None and not script.called(*_SAVES, ".save_checkpoint", ".save_state"):
         says = "it saves none: a fault costs everything since the start"
-        yield Finding(
-            Level.WARN, "checkpoints", says, "Checkpointer(run, model=..., optimizer=..., every_steps=...)"
-        )
+        own = "Checkpointer(run, model=..., optimizer=..., every_steps=...)"
+        fix = own if framework is LOOP else "the line above saves as well, as often as it is told"
+        yield Finding(Level.WARN, "checkpoints", says, fix)
 
 
 def _devices(script: Script, framework: Framework) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from holdfast.api.errors import Unavailable
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.status import JobPhase, JobStatus, RankStatus
 from holdfast.cli.embedded.watchdog import WatchdogLink
-from holdfast.cli.output import number, seconds
+from holdfast.cli.output import number, plain, seconds
 from holdfast.cli.view import (
     culprit_text,
     healed_no_round,
@@ -76,7 +76,7 @@ class LineAudience:
         self._progress_step: int | None = None
 
     def say(self, text: str) -> None:
-        click.echo(f"{self._clock() - self._started_at:7.1f}s  {text}", err=True)
+        click.echo(plain(f"{self._clock() - self._started_at:7.1f}s  {text}"), err=True)
 
     def look(self, picture: Picture) -> None:
         for line in news(self._last, picture):

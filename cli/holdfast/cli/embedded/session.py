@@ -193,5 +193,7 @@ def lay_out(directory: StateDirectory, job: str, job_file: str, *, starts_over: 
             shutil.rmtree(folder, ignore_errors=True)
         for file in (*directory.root.glob("watchdog.*"), directory.series_file):
             file.unlink(missing_ok=True)
+    for stale in (directory.certificate_file, directory.key_file):
+        stale.unlink(missing_ok=True)  # of a run on several machines that was lost: this one may speak plainly
     directory.logs.mkdir(exist_ok=True)
     directory.write_running_job(RunningJob(job, job_file))

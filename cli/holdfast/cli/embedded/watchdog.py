@@ -117,7 +117,8 @@ class WatchdogLink:
     """
 
     def __init__(self, at: str, directory: StateDirectory, job: str) -> None:
-        """Raises Unavailable when the directory has no token."""
+        """`at` is HOST:PORT. Raises Unavailable when the directory has no token."""
+        self.at = at
         self._job = job
         credential = Credential(directory.token())
         self._access = Access(Address.parse(at, given_by="--listen"), credential, directory.trust())

@@ -27,12 +27,13 @@ END_WITHIN_S: Final = 10.0  # saying goodbye takes one second, ending the worker
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of a host. `failures`: launchers that ended at once, in a row."""
+    """What is known of a host. `failures`: launchers that ended at once, in a row. `said`: what was told of it."""
 
     program: ChildProcess | None = None
     standing: Standing = READY
     rests_until: float = 0.0
     failures: int = 0
+    said: str = ""
     started_at: float = 0.0
 
 
@@ -110,16 +111,20 @@ class HostCluster:
                 raise self._trouble
 
     async def look(self) -> None:
-        """Ask now and then what is said of the hosts, and let them hear us, until cancelled."""
-        asked_at = -LOOK_EVERY_S
+        """Ask now and then what is said of the hosts, until cancelled."""
         while True:
-            if time.monotonic() - asked_at >= LOOK_EVERY_S:
-                asked_at = time.monotonic()
-                for host, standing in (await self.reach.standings()).items():
-                    self._note(host, standing)
+            for host, standing in (await self.reach.standings()).items():
+                self._note(host, standing)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def beat(self) -> None:
+        """Let hosts hear us, and whoever shares the state directory see that we live, until cancelled."""
+        while True:
             for known in self._known.values():
                 if known.program is not None:
                     known.program.tell(BEAT)
+            with contextlib.suppress(OSError):  # a full disk: hosts that hear us need no file
+                self.options.directory.beat_file.write_text(f"{time.monotonic_ns()}\n")
             await asyncio.sleep(BEAT_EVERY_S)
 
     async def keep_in_service(self) -> None:
@@ -226,9 +231,12 @@ class HostCluster:
             return
         is_early = code != 0 and time.monotonic() - known.started_at < EARLY_EXIT_S
         known.failures = known.failures + 1 if is_early else 0
+        words = (program.last_line() or exit_text(code)) if is_early else ""
+        if words and words != known.said:
+            self.say(f"{name} cannot be used now, and is tried again: {words}")
+        known.said = words
         self._down(name, f"its launcher ended with {exit_text(code)}")
         if all(each.failures >= EARLY_EXITS_MAX for each in self._known.values()):
-            words = program.last_line() or exit_text(code)
             self._trouble = Unavailable(f"launchers fail as soon as they start: {words}")
 
     async def _take_down(self, action: Stop) -> None:

@@ -1,11 +1,14 @@
 """What runs on one host: an agent and a launcher, for as long as whoever holds the run is heard.
 
-It ends with the launcher, and with its exit code. An end of the input ends both in good order. Silence ends both
-as well: the holder's machine is gone, and with it the watchdog, so nothing that breaks would be healed any more.
+It ends with the launcher, and with its exit code. An end of the input ends both in good order, and so does
+SIGTERM, which Slurm sends (scancel, a time limit, a preemption). Silence ends both as well: the holder's machine
+is gone, and with it the watchdog, so nothing that breaks would be healed any more.
 """
 
 import asyncio
+import math
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,11 +19,12 @@ from typing import Final
 from holdfast.api.decoding import decode_json
 from holdfast.api.errors import HoldfastError, InvalidInput, Problem, Unavailable
 from holdfast.cli.embedded.childprocess import ChildProcess
-from holdfast.cli.hosts.task import SILENCE_S, TASK_BYTES_MAX, HostTask
+from holdfast.cli.hosts.task import SEEN_WITHIN_S, SILENCE_S, TASK_BYTES_MAX, HostTask
 from holdfast.cli.output import ExitCode, exit_code_of, remark
 from holdfast.wire.access import WATCHDOG_CA_VARIABLE
 
 AGENT_PAUSE_S: Final = 1.0
+POLL_S: Final = 1.0
 _WHEN_ALONE_S: Final = 30.0
 
 
@@ -69,6 +73,21 @@ async def _listen(heard: asyncio.StreamReader) -> Heard:
             return Heard.END
 
 
+async def _told_to_end() -> None:
+    """Until SIGTERM comes. A second one changes nothing: ending takes seconds."""
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    await told.wait()
+
+
+def _content(file: Path) -> bytes:
+    """Opened anew each time: then a network file system asks its server (close-to-open consistency)."""
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""
+
+
 class HostProgram:
     """The two processes of one host, and their files, which are gone with it. `run_dir` is of this life alone."""
 
@@ -99,9 +118,10 @@ class HostProgram:
         )
         keeping = asyncio.create_task(self._keep_agent())
         listening = asyncio.create_task(_listen(heard))
+        told = asyncio.create_task(_told_to_end())
         try:
-            await asyncio.wait((launcher.ended, listening), return_when=asyncio.FIRST_COMPLETED)
-            if not launcher.ended.done() and listening.result() is Heard.SILENCE:
+            await asyncio.wait((launcher.ended, listening, told), return_when=asyncio.FIRST_COMPLETED)
+            if not launcher.ended.done() and not told.done() and listening.result() is Heard.SILENCE:
                 remark(f"nothing was heard for {SILENCE_S:.0f} s: {task.host} stops, for nobody would heal it")
                 await launcher.stop()
                 await self._alone()
@@ -109,9 +129,9 @@ class HostProgram:
             code = await launcher.stop()
             return code if code >= 0 else 128 - code
         finally:
-            for each in (keeping, listening):
+            for each in (keeping, listening, told):
                 each.cancel()
-            await asyncio.gather(keeping, listening, return_exceptions=True)
+            await asyncio.gather(keeping, listening, told, return_exceptions=True)
 
     async def _keep_agent(self) -> None:
         """Start it, and again when it has ended, until cancelled."""
@@ -131,8 +151,15 @@ class HostProgram:
             await asyncio.sleep(AGENT_PAUSE_S)
 
     async def _alone(self) -> None:
-        """Do what is to be done when whoever held the run is gone; what that says goes to our output."""
+        """Do what is to be done when whoever held the run is gone; what that says goes to our output.
+
+        Nothing is to be done while it lives: a host that froze for a while, or whose own way to the holder broke,
+        was replaced meanwhile, and would end a run that is well.
+        """
         if not self._task.when_alone:
+            return
+        if await self._sees_the_holder():
+            remark(f"the run goes on without {self._task.host}: whoever holds it is alive")
             return
         try:
             await asyncio.to_thread(
@@ -140,6 +167,18 @@ class HostProgram:
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             remark(f"{' '.join(self._task.when_alone)}: {error}")
+
+    async def _sees_the_holder(self) -> bool:
+        """Whether its beat changes. False at once where no file system is shared."""
+        if self._task.beat_file is None:
+            return False
+        beat = Path(self._task.beat_file)
+        first = await asyncio.to_thread(_content, beat)
+        for _ in range(math.ceil(SEEN_WITHIN_S / POLL_S)):
+            await asyncio.sleep(POLL_S)
+            if await asyncio.to_thread(_content, beat) != first:
+                return True
+        return False
 
     def _child(self, *arguments: str) -> ChildProcess:
         variables = {WATCHDOG_CA_VARIABLE: self._task.authority}

@@ -39,6 +39,7 @@ class HostRunOptions:
 
     `shares_logs`: the hosts write workers' logs into the state directory; else all they say comes through their
     program's output. `save_within_s` is how long a last checkpoint may take once the hosts are to be given back.
+    `waits_for_lock_s`: how long the run before may be held for alive by the file server.
     """
 
     prepared: Prepared
@@ -50,6 +51,7 @@ class HostRunOptions:
     python: str
     shares_logs: bool
     save_within_s: float = 120.0
+    waits_for_lock_s: float = 1.0
     starts_over: bool = False
     simulated_gpus: int = 0
     kernel_log: str = "auto"
@@ -67,7 +69,9 @@ async def run_on_hosts(options: HostRunOptions, audience: Audience) -> Picture:
     when the state directory cannot be written.
     """
     directory = options.directory
-    with run_lock(directory):
+    given_back = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(GIVE_BACK_SIGNAL, given_back.set)
+    with run_lock(directory, options.waits_for_lock_s):
         lay_out(directory, options.prepared.job.id, options.job_file, starts_over=options.starts_over)
         with _certified(directory, options.address):
             host = f"[{options.address}]" if ":" in options.address else options.address
@@ -76,7 +80,7 @@ async def run_on_hosts(options: HostRunOptions, audience: Audience) -> Picture:
                 at = await watchdog.start()
                 link = WatchdogLink(f"{host}:{at.port}", directory, options.prepared.job.id)
                 try:
-                    return await _run(options, f"{host}:{at.port}", audience, link, watchdog)
+                    return await _run(options, audience, link, watchdog, given_back)
                 finally:
                     await link.close()
             finally:
@@ -95,7 +99,11 @@ def _certified(directory: StateDirectory, address: str) -> Iterator[None]:
 
 
 async def _run(
-    options: HostRunOptions, address: str, audience: Audience, link: WatchdogLink, watchdog: WatchdogProcess
+    options: HostRunOptions,
+    audience: Audience,
+    link: WatchdogLink,
+    watchdog: WatchdogProcess,
+    given_back: asyncio.Event,
 ) -> Picture:
     policy = policy_of(options.prepared.job)
     before = await link.status()
@@ -103,15 +111,16 @@ async def _run(
         audience.say("an earlier run brought this job to its end; nothing was started")
         return Picture(before, incidents=await link.incidents())
     await _take_up(options, link, policy, before, audience.say)
-    cluster = HostCluster(options.hosts, options.reach, _host_options(options, address), audience.say)
+    cluster = HostCluster(options.hosts, options.reach, _host_options(options, link.at), audience.say)
     ledger = LedgerWriter(link, options.prepared.job.spec.checkpoint.uri or "", audience.say)
     following = asyncio.create_task(follow(link, audience))
-    giving_back = asyncio.create_task(_wait_to_give_back(cluster))
+    giving_back = asyncio.create_task(_wait_to_give_back(cluster, given_back))
     others = [
         asyncio.create_task(watchdog.supervise()),
         asyncio.create_task(link.operate(cluster)),
         asyncio.create_task(cluster.run()),
         asyncio.create_task(cluster.look()),
+        asyncio.create_task(cluster.beat()),
         asyncio.create_task(cluster.keep_in_service()),
         asyncio.create_task(ledger.keep_writing()),
         giving_back,
@@ -173,6 +182,7 @@ def _host_options(options: HostRunOptions, address: str) -> HostOptions:
             simulated_gpus=options.simulated_gpus,
             kernel_log=options.kernel_log,
             when_alone=options.when_alone,
+            beat_file=str(directory.beat_file) if options.shares_logs else None,
         )
 
     program = (options.python, "-m", "holdfast.cli.hosts")
@@ -181,10 +191,8 @@ def _host_options(options: HostRunOptions, address: str) -> HostOptions:
     )
 
 
-async def _wait_to_give_back(cluster: HostCluster) -> NoReturn:
-    """Raises GivenBack when the signal comes, or too few hosts are left."""
-    loop, told = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_signal_handler(GIVE_BACK_SIGNAL, told.set)
+async def _wait_to_give_back(cluster: HostCluster, told: asyncio.Event) -> NoReturn:
+    """Raises GivenBack when the signal has come, or too few hosts are left."""
     waiting = asyncio.create_task(told.wait())
     try:
         await asyncio.wait((waiting, cluster.too_few), return_when=asyncio.FIRST_COMPLETED)

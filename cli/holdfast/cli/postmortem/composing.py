@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from holdfast.api.finding import Confidence
-from holdfast.api.incident import CAUSE_WITHIN_S, Incident
+from holdfast.api.incident import CAUSE_WITHIN_S, Incident, IncidentState
 from holdfast.api.ledger import NOTHING, Amount, Row
 from holdfast.cli.output import UNKNOWN, instant, number, seconds
 from holdfast.cli.postmortem.case import Case
@@ -204,10 +204,11 @@ def _pace(case: Case, incident: Incident) -> Iterator[Block]:
     phases = case.phases[incident.id]
     found = remarks(incident, phases, case.others(incident), case.policy)
     late = {each.stage: each for each in found}
+    unended = "goes on" if incident.state is IncidentState.OPEN else f"{UNKNOWN}: its end was not seen"
     rows = []
     for each in phases:
         remark = late.get(each.stage)
-        took = seconds(each.took_s) if each.ended is not None else "goes on"
+        took = seconds(each.took_s) if each.ended is not None else unended
         rows.append(
             (each.stage.value, took, f"at most {seconds(TARGETS_S[each.stage])}", "long" if remark else "")
         )
@@ -228,9 +229,13 @@ def _remark(remark: Remark) -> str:
 
 
 def _changed(case: Case, incident: Incident) -> Iterator[Block]:
-    before = [each for each in case.rounds if each.round.began <= incident.began_at and each.changes]
+    earlier = [each for each in case.rounds if each.round.began <= incident.began_at]
+    before = [each for each in earlier if each.changes]
     if not case.rounds:
         yield Paragraph("Unknown: the journal tells of no round.")
+    elif not earlier or (not before and any(each.round.manifest is None for each in earlier)):
+        why = "did not tell how they were started, or the journal begins behind them"
+        yield Paragraph(f"Nothing that is known: rounds before it {why}.")
     elif not before:
         yield Paragraph("Nothing that is known: every round before it was started alike, in the same world.")
     else:

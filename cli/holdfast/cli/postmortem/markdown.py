@@ -11,6 +11,8 @@ from holdfast.cli.postmortem.document import Block, Bullets, Document, Heading, 
 _MARKUP: Final = re.compile(r"([\\`*_{}\[\]<>#|~$!&])")
 _LINK: Final = re.compile(r"(?i)(://|\bwww\.|\bmailto:|\bxmpp:)")
 _AT_THE_START: Final = re.compile(r"^(?=[-+=])|^(\d+)(?=[.)](?:\s|$))")
+_AT: Final = "@<!-- -->"
+"""No address and no name of a person: GitHub makes links of them out of text, whatever is escaped in it."""
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """What commands a terminal, and what turns the direction of a text around."""
 
@@ -22,7 +24,7 @@ def written(document: Document) -> str:
 
 def escaped(text: str) -> str:
     """One line of text, of which nothing is markup or becomes a link."""
-    line = _MARKUP.sub(r"\\\1", " ".join(plain(text).split()))
+    line = _MARKUP.sub(r"\\\1", " ".join(plain(text).split())).replace("@", _AT)
     return _LINK.sub(lambda found: f"{found[0][:-1]}\\{found[0][-1]}" if found[0][0] != ":" else "\\://", line)
 
 

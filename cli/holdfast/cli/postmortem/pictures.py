@@ -48,7 +48,8 @@ def pictures(case: Case, incident: Incident) -> Iterator[Block]:
     steps = [(at, step) for at, step in case.steps if span[0] <= at <= span[1]]
     if len(steps) > 1:
         yield Picture(svg(steps, span, marks, "step"), "Steps complete on every rank, as they were journaled.")
-    yield Paragraph("Broken lines: red began, orange detected, green the first new step.")
+    if len(missing) < len(SHOWN) or len(steps) > 1:
+        yield Paragraph("Broken lines: red began, orange detected, green the first new step.")
 
 
 def _told(points: Sequence[tuple[float, float]], began: float, ended: float) -> str:

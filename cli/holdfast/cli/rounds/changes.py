@@ -102,7 +102,7 @@ def _of_code(before: Code, after: Code) -> Iterator[Change]:
     for name in sorted(before.files.keys() | after.files.keys()):
         one, other = before.files.get(name, ABSENT), after.files.get(name, ABSENT)
         # What a diff tells of in words needs no hash beside it.
-        if one != other and not any(told.endswith(name) for told in names):
+        if one != other and not any(told == name or told.endswith(f"/{name}") for told in names):
             yield Change(About.CODE, name, one[:12], other[:12])
 
 

@@ -70,9 +70,12 @@ class Allocation:
         return None
 
     async def _leave_order(self, host: str, reason: str) -> None:
-        """Tell the node's epilog to drain it. Raises Refused, Unavailable."""
+        """Tell the node's epilog to drain it. Raises Refused, Unavailable.
+
+        /tmp is everybody's: what somebody else put there under that name is never written through (`set -C`).
+        """
         place = ORDER_FILE.format(job=self.job_id, host=host)
-        script = f"rm -f {shlex.quote(place)}; printf '%s\\n' {shlex.quote(reason)} > {shlex.quote(place)}"
+        script = f"rm -f {shlex.quote(place)}; set -C; printf '%s\\n' {shlex.quote(reason)} > {shlex.quote(place)}"
         await ask(*self.command(host, ("/bin/sh", "-c", script)))
 
     async def put_back(self, host: str) -> str | None:

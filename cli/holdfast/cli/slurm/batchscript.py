@@ -28,7 +28,10 @@ OURS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchScript:
-    """What differs from job to job. `command` runs inside the allocation, `asked` are options of sbatch's own."""
+    """What differs from job to job. `command` runs inside the allocation, `asked` are options of sbatch's own.
+
+    `output` is the folder of its log.
+    """
 
     job: TrainingJob
     command: Sequence[str]
@@ -48,7 +51,7 @@ class BatchScript:
             "--exclusive",
             "--mem=0",
             *([f"--gpus-per-node={gpus}"] if gpus else []),
-            f"--output={self.output}",
+            f"--output={_pattern(self.output)}",
             "--open-mode=append",
             "--no-kill",
             "--requeue",
@@ -60,8 +63,9 @@ class BatchScript:
             f"# {self.job.id} under Holdfast: {nodes.min} to {nodes.max} nodes train, {nodes.spares} stand by.",
             "# A lost node does not end the job (--no-kill): a spare takes its ranks, or fewer nodes train.",
             "# Before its time is up the job is saved (USR1), queued again (--requeue), and goes on from there.",
-            *(f"#SBATCH {option}" for option in options),
+            *(f"#SBATCH {shlex.quote(option)}" for option in options),
             "",
+            "trap '' USR1  # until what follows listens to it",
             f"exec {shlex.join(self.command)}",
         )
         return "\n".join(lines) + "\n"
@@ -77,6 +81,14 @@ class BatchScript:
                 fix = "leave it out: it follows from the job file, and a lost node or a requeue relies on it"
                 raise InvalidInput(Problem("--sbatch", option, fix))
         return self.asked
+
+
+def _pattern(folder: str) -> str:
+    """The log's name for sbatch, to which % means something. Raises InvalidInput."""
+    if "\\" in folder or not folder.isprintable():
+        fix = "name a folder without backslashes and line breaks: sbatch reads them as something else"
+        raise InvalidInput(Problem("--state-dir", folder, fix))
+    return folder.replace("%", "%%") + "/slurm-%j.out"
 
 
 def means_nothing(job: TrainingJob) -> tuple[str, ...]:

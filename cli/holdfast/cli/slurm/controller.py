@@ -1,6 +1,7 @@
 """What is asked of Slurm's controller, by its own commands. Their words are decoded here and nowhere else."""
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -98,6 +99,20 @@ async def ask(*command: str) -> str:
 async def hosts_of(nodelist: str) -> tuple[str, ...]:
     """The names that a list such as node[1-3,7] stands for. Raises Refused, Unavailable."""
     return tuple((await ask("scontrol", "show", "hostnames", nodelist)).split())
+
+
+async def time_left_s(job_id: str) -> float | None:
+    """Seconds until the job's time limit; None where it has none. Raises Refused, Unavailable."""
+    return seconds_of(await ask("squeue", "--noheader", f"--jobs={job_id}", "--format=%L"))
+
+
+def seconds_of(told: str) -> float | None:
+    """A time as squeue writes it, [days-][[hours:]minutes:]seconds; None for a word such as UNLIMITED."""
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(?:(\d+):)?(\d+):)?(\d+)", told.strip())
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
 async def nodes(names: Sequence[str]) -> Mapping[str, NodeLine]:

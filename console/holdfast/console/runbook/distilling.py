@@ -1,12 +1,20 @@
 """A check made of an incident: the same fault is found again by it, wherever it comes."""
 
 import re
+from itertools import accumulate
 from typing import Final
 
 from holdfast.api.condition import ConditionKind
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.console.runbook.symptom import symptom_of
-from holdfast.console.runbook.written import FORMAT, ConditionFact, Fact, IncidentFact, WrittenCheck
+from holdfast.console.runbook.written import (
+    FORMAT,
+    PATTERN_LENGTH_MAX,
+    ConditionFact,
+    Fact,
+    IncidentFact,
+    WrittenCheck,
+)
 
 LIKELY: Final = 50
 """Of a hundred calls with the symptom: our judgement of what happened once already. The file can say another."""
@@ -48,8 +56,12 @@ def _learned(incident: Incident) -> str:
 
 def _literal(text: str) -> str:
     """A pattern that fits this text alone; of a long one its beginning."""
-    pattern = re.sub(r"([*?\[])", r"[\1]", text[:_WORDS_MAX])
-    return pattern if len(text) <= _WORDS_MAX else f"{pattern}*"
+    signs = [f"[{sign}]" if sign in "*?[" else sign for sign in text]
+    whole = "".join(signs)
+    if len(whole) <= PATTERN_LENGTH_MAX:
+        return whole
+    lengths = accumulate(map(len, signs))
+    return "".join(sign for sign, length in zip(signs, lengths, strict=True) if length < PATTERN_LENGTH_MAX) + "*"
 
 
 def _line(text: str, most: int) -> str:

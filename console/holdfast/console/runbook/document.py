@@ -36,6 +36,7 @@ _ALERTS: Final[Mapping[Symptom, tuple[str, ...]]] = MappingProxyType(
             "LinkDegraded",
             "LinkDown",
             "LinkErrors",
+            "FaultsGather",
             "LinkFlapping",
             "NvlinkDown",
             "NvswitchFault",

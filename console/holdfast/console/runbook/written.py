@@ -19,6 +19,7 @@ A pattern may hold `*`, `?` and `[...]`; it has to fit the whole text, and lette
 file is run: it names facts that are looked at here.
 """
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -58,7 +59,8 @@ FILLED: Final = ("incident", "node", "rank")
 _COMMAND: Final = re.compile(r"[a-z]+( (--)?[a-z0-9_{}-]+)*")
 _LAST: Final = "incidents"
 
-Pattern = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
+PATTERN_LENGTH_MAX: Final = 512
+Pattern = Annotated[str, msgspec.Meta(min_length=1, max_length=PATTERN_LENGTH_MAX)]
 Words = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
 
 
@@ -126,9 +128,15 @@ def read_check(content: bytes, file: str) -> WrittenCheck:
         raise InvalidInput(Problem(file, f"{len(content)} bytes", f"write at most {BYTES_MAX}"))
     try:
         document: Any = yaml.safe_load(content)
-        check = msgspec.convert(document, WrittenCheck, str_keys=True)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
+        # Of a value that is none of its own tag (a date 2001-99-99, !!bool abc) PyYAML raises what Python does.
         raise InvalidInput(Problem(file, None, f"write one YAML document: {_first_line(error)}")) from error
+    try:
+        check = msgspec.convert(document, WrittenCheck, str_keys=True)
+        msgspec.json.encode(check)
+    except UnicodeEncodeError as error:
+        fix = "leave out half a character (\\ud800 to \\udfff): nobody can write it"
+        raise InvalidInput(Problem(file, None, fix)) from error
     except msgspec.ValidationError as error:
         fix = "docs/postmortem.md says what a check holds"
         raise InvalidInput(Problem(file, _first_line(error), fix)) from error
@@ -249,6 +257,10 @@ def _problems(check: WrittenCheck) -> Iterator[Problem]:
                 yield Problem(f"facts[{place}].figure.name", figure.name, f"write one of {', '.join(FIGURES)}")
             if (figure.above is None) is (figure.below is None):
                 yield Problem(f"facts[{place}].figure", figure.name, "give either above or below")
+            if not all(math.isfinite(each) for each in (figure.above, figure.below) if each is not None):
+                yield Problem(
+                    f"facts[{place}].figure", figure.name, "give a limit that is a number: none is beyond it"
+                )
     for command in check.next:
         if _COMMAND.fullmatch(command) is None or command.split()[0] not in READS:
             yield Problem("next", command, f"write a command that only reads: {', '.join(READS)}")

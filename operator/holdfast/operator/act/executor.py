@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -20,6 +21,7 @@ from holdfast.operator.decide.action import (
     Apply,
     AskForRemediation,
     ChangeRemediation,
+    ChangeWorkload,
     Cordon,
     CreatePod,
     Delete,
@@ -34,6 +36,7 @@ from holdfast.operator.decide.action import (
     Tell,
     Uncordon,
 )
+from holdfast.operator.decide.inqueue import WORKLOAD
 from holdfast.operator.kube.cache import Cache
 from holdfast.operator.kube.clusterview import ClusterView, key_of, owner_uid
 from holdfast.operator.kube.objects import FINALIZER, JOBS, PODS, Job, Owned, Pod, Resource
@@ -60,6 +63,7 @@ POINTS: Final[dict[type[Action], str]] = {
     SetNodeHealth: "node-health",
     AskForRemediation: "remediation",
     ChangeRemediation: "remediation",
+    ChangeWorkload: "workload",
     EndRemediation: "remediation",
     DeleteJob: "job-deleted",
     Submit: "submit",
@@ -69,6 +73,15 @@ POINTS: Final[dict[type[Action], str]] = {
 
 class _Kind(msgspec.Struct, frozen=True):
     kind: str = ""
+
+
+def _holds_up(fault: Fault) -> bool:
+    """Whether the job has to wait until that is done. What others are to be told is no part of it: without the
+    right to tell them, it would wait for ever.
+    """
+    action, error = fault
+    told = isinstance(action, SetNodeHealth | AskForRemediation | ChangeRemediation | EndRemediation)
+    return not told or isinstance(error, Conflicting) or not isinstance(error, Declined)
 
 
 @dataclass(frozen=True)
@@ -97,7 +110,7 @@ class Executor:
             for action in group:
                 # What ends the job ends what the actions before it still need.
                 ends = isinstance(action, DeleteJob) or (isinstance(action, SetFinalizer) and not action.held)
-                if ends and faults:
+                if ends and any(map(_holds_up, faults)):
                     return faults
                 if (fault := await self._attempt(job, action)) is not None:
                     faults.append(fault)
@@ -163,12 +176,15 @@ class Executor:
             case Cordon(node=node, reason=reason, incident=incident):
                 by = CordonedBy(key, reason, incident, self.wall())
                 await patch_node(view, self.writes, node, lambda whole: cordoned(whole, by))
-            case Uncordon(node=node):
-                await patch_node(view, self.writes, node, lambda whole: uncordoned(whole, key))
+            case Uncordon(node=node, of=of):
+                await patch_node(view, self.writes, node, lambda whole: uncordoned(whole, of or key))
             case SetNodeHealth():
                 await write_health(view, self.writes, action, self.wall())
             case AskForRemediation() | ChangeRemediation() | EndRemediation():
                 await carry_out(view, self.writes, action)
+            case ChangeWorkload(name=name, uid=uid, version=version, status=status):
+                about = {"uid": uid, "resourceVersion": version}
+                await self._write_workload(job, name, {"metadata": about, "status": status})
             case SetFinalizer(held=held):
                 await self._set_finalizer(job, held)
             case DeleteJob():
@@ -194,6 +210,13 @@ class Executor:
             # The uid makes it fail, should another have taken its place this moment.
             same = {**manifest, "metadata": {**manifest["metadata"], "uid": there.metadata.uid}}
             flight.landed(await self.writes.apply(resource, where, same))
+
+    async def _write_workload(self, job: Job, name: str, patch: Manifest) -> None:
+        """The status of what stands for the job in a queue. One that is gone needs none."""
+        resource, cache = self.owned[WORKLOAD]
+        where = (job.metadata.namespace, name)
+        with cache.writing(*where) as flight, suppress(Absent):
+            flight.landed(await self.writes.merge(resource, where, patch, "status"))
 
     async def _set_finalizer(self, job: Job, held: bool) -> None:
         others = [each for each in job.metadata.finalizers if each != FINALIZER]

@@ -18,7 +18,17 @@ VARIABLE: Final = "HOLDFAST_OPERATOR_FAULT"
 # What the operator changes. It can die before and after each: `before-NAME`, `after-NAME`.
 CHANGES: Final = (
     *("finalizer", "submit", "pod-created", "apply", "cordon", "uncordon", "pod-deleted", "owned-deleted"),
-    *("node-health", "remediation", "status", "event", "forget", "release", "job-deleted", "intervention"),
+    *(
+        "node-health",
+        "remediation",
+        "status",
+        "event",
+        "forget",
+        "release",
+        "job-deleted",
+        "intervention",
+        "workload",
+    ),
 )
 POINTS: Final = tuple(f"{when}-{change}" for change in CHANGES for when in ("before", "after"))
 

@@ -181,12 +181,21 @@ class Interventions:
         return returning.outcome
 
     async def _rolled(self, request: InterventionRequest, outcome: InterventionOutcome) -> InterventionOutcome:
-        """Pods of an earlier template are replaced with it; that this was asked for is written on the job."""
-        job = self.view.job(request.job)
-        spec = read_spec(job) if job is not None else None
-        if job is None or not isinstance(spec, TrainingJob):
+        """Pods of an earlier template are replaced with it; that this was asked for is written on the job.
+
+        By the template of this moment: who changes it and asks at once may be ahead of the watch of jobs.
+        """
+        if (known := self.view.job(request.job)) is None:
             return outcome
-        edition, where = edition_of(spec), (job.metadata.namespace, job.metadata.name)
+        where = (known.metadata.namespace, known.metadata.name)
+        try:
+            job = await self.writes.fetch(JOBS, where)
+        except Absent:
+            return outcome
+        spec = read_spec(job)
+        if not isinstance(spec, TrainingJob):
+            return outcome
+        edition = edition_of(spec)
         pods = [pod for pod in self.view.pods_of(job) if not has_ended(pod) and is_earlier(pod, edition)]
         if not pods:
             return outcome

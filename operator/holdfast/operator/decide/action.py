@@ -47,9 +47,10 @@ class Cordon(msgspec.Struct, frozen=True, tag=True):
 
 
 class Uncordon(msgspec.Struct, frozen=True, tag=True):
-    """Take our own taint and annotation off a node."""
+    """Take our own taint and annotation off a node. `of` is the job that took it out; empty: this one."""
 
     node: str
+    of: str = ""
 
 
 class SetNodeHealth(msgspec.Struct, frozen=True, tag=True):
@@ -82,6 +83,15 @@ class EndRemediation(msgspec.Struct, frozen=True, tag=True):
 
     name: str
     uid: str
+
+
+class ChangeWorkload(msgspec.Struct, frozen=True, tag=True):
+    """Change the status of the job's Workload, if it is still the one of that uid and version."""
+
+    name: str
+    uid: str
+    version: str
+    status: Manifest
 
 
 class SetFinalizer(msgspec.Struct, frozen=True, tag=True):
@@ -121,6 +131,7 @@ Action = (
     | AskForRemediation
     | ChangeRemediation
     | EndRemediation
+    | ChangeWorkload
     | SetFinalizer
     | DeleteJob
     | Submit

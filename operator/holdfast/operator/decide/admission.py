@@ -105,6 +105,7 @@ def judge(job: Contender, others: Iterable[Contender], now: float) -> Standing:
 
 
 CONDITION = "Admitted"
+IN_QUEUE = "QueueAdmitted"
 KUBERNETES_OWN = frozenset((None, "", "default-scheduler"))
 """Another scheduler, as a rule, places all pods of a job or none."""
 TRAINS = (JobPhase.RUNNING, JobPhase.STALLED)
@@ -116,6 +117,8 @@ def contender(job: Job, spec: TrainingJob, pods: Iterable[Pod]) -> Contender | N
     template = read_template(spec.spec.template)
     recorded = job.recorded()
     gone = job.metadata.deletion_timestamp is not None or recorded.finished_at is not None
+    # Its queue keeps it out: it has no pods, and waits for none.
+    gone = gone or ((queue := recorded.condition(IN_QUEUE)) is not None and queue.status == "False")
     if gone or spec.spec.suspend or recorded.phase in OUT_OF_IT:
         return None
     if not isinstance(template, Template) or template.spec.scheduler_name not in KUBERNETES_OWN:

@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.operator.decide.action import Action, Apply, Delete
 from holdfast.operator.decide.podbuilder import labels_of, owner_reference
+from holdfast.operator.kube.kueue import Workload
 from holdfast.operator.kube.objects import JOB_LABEL, MADE_FROM, CapacityRequest, Metadata, Owned
 
 Manifest = dict[str, Any]
@@ -60,7 +61,7 @@ def made(manifest: Manifest, there: tuple[Owned, ...]) -> tuple[Action, ...]:
     return (Apply(manifest),)
 
 
-def removed(kind: str, there: Iterable[Owned | CapacityRequest]) -> tuple[Action, ...]:
+def removed(kind: str, there: Iterable[Owned | CapacityRequest | Workload]) -> tuple[Action, ...]:
     """Delete all of them that are not on their way out."""
     return tuple(Delete(kind, each.metadata.name) for each in there if each.metadata.deletion_timestamp is None)
 

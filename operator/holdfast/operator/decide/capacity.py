@@ -19,7 +19,7 @@ from holdfast.operator.decide.action import Action, Apply
 from holdfast.operator.decide.belongings import removed
 from holdfast.operator.decide.context import Context, Decision
 from holdfast.operator.decide.observed import Capacity
-from holdfast.operator.decide.podbuilder import blueprint, labels_of, owner_reference
+from holdfast.operator.decide.podbuilder import UNCHANGED, blueprint, labels_of, owner_reference
 from holdfast.operator.decide.pods import unschedulable_since
 from holdfast.operator.kube.objects import CapacityRequest, Metadata, seconds_of
 
@@ -92,7 +92,7 @@ def _told(what: str, condition: Condition) -> str:
 
 def _asked(ctx: Context, job: TrainingJob, count: int) -> tuple[Action, ...]:
     """The template of the job's own pods, then the request that names it."""
-    pod = blueprint(job, ctx.options, ctx.avoided).manifest
+    pod = blueprint(job, ctx.options, ctx.avoided, ctx.queue.placement or UNCHANGED).manifest
     metadata = {key: value for key, value in pod["metadata"].items() if key in ("labels", "annotations")}
     template = _manifest("v1", TEMPLATE, ctx.metadata, {"template": {"metadata": metadata, "spec": pod["spec"]}})
     podset = {"count": count, "podTemplateRef": {"name": ctx.metadata.name}}

@@ -35,6 +35,7 @@ STATUSES: Final = ("True", "False", "Unknown")
 TOLD_MAX: Final = 32
 SAYS_LENGTH_MAX: Final = 500
 REMEMBERED_MAX: Final = 4096
+NODES_REMEMBERED: Final = 65_536
 
 
 class Rule(msgspec.Struct, frozen=True, dict=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -126,6 +127,7 @@ class ConditionMap:
     def __init__(self, rules: Sequence[Rule] = DEFAULTS) -> None:
         self._rules = tuple(rules)
         self._known: dict[tuple[str, str, str], Rule | None] = {}
+        self._leaving: dict[str, tuple[Sequence[Condition], bool]] = {}
 
     def told(self, conditions: Iterable[Condition]) -> tuple[NodeCondition, ...]:
         """Those that mean something, sorted by type."""
@@ -144,6 +146,15 @@ class ConditionMap:
             )
             found.append(told)
         return tuple(sorted(found, key=lambda each: each.type)[:TOLD_MAX])
+
+    def asks_to_leave(self, node: str, conditions: Sequence[Condition]) -> bool:
+        """Whether the node of that name is to be left in good order. Cheap for conditions seen before."""
+        known = self._leaving.get(node)
+        if known is None or known[0] is not conditions:
+            if len(self._leaving) >= NODES_REMEMBERED:
+                self._leaving.clear()
+            known = self._leaving[node] = conditions, bool(departure(self.told(conditions)))
+        return known[1]
 
     def _rule_of(self, condition: Condition) -> Rule | None:
         key = (condition.type, condition.status, condition.reason)
@@ -187,6 +198,12 @@ def _problems_of(rule: Rule, field: str) -> list[Problem]:
             continue
         if name == "type" and compiled.fullmatch("Ready"):
             fix = "leave out Ready: a node that is not ready is seen anyway, and is no fault by itself"
+            problems.append(Problem(f"{field}.type", pattern, fix))
+        if name == "type" and pattern == OURS:
+            fix = "leave it out: Holdfast sets it itself, and takes its own word for no evidence"
+            problems.append(Problem(f"{field}.type", pattern, fix))
+        if name == "type" and not pattern:
+            fix = "give a regular expression for the whole word, such as Gpu.*; empty fits nothing"
             problems.append(Problem(f"{field}.type", pattern, fix))
     if rule.status not in STATUSES:
         problems.append(Problem(f"{field}.status", rule.status, f"say {', '.join(STATUSES)}"))

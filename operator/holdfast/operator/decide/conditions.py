@@ -14,7 +14,7 @@ import msgspec
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.jobstatus import Condition
 from holdfast.api.status import JobPhase
-from holdfast.operator.decide.admission import TRAINS, TURN_S, Standing
+from holdfast.operator.decide.admission import IN_QUEUE, TRAINS, TURN_S, Standing
 from holdfast.operator.decide.capacity import says as capacity_says
 from holdfast.operator.decide.context import Context
 from holdfast.operator.decide.observed import Mode
@@ -108,6 +108,7 @@ def conditions_of(ctx: Context, would: Iterable[str]) -> list[Condition]:
         "WithinBudget": _within_budget(ctx),
         "CapacityAvailable": _capacity_available(ctx),
         "Admitted": ADMITTED[ctx.standing],
+        IN_QUEUE: _queue_admitted(ctx),
         "WatchdogReachable": _watchdog_reachable(ctx),
         "Suspended": _suspended(ctx),
         "InvalidSpec": Said(Truth.FALSE, "SpecAccepted"),
@@ -317,6 +318,13 @@ def _capacity_available(ctx: Context) -> Said:
     if not pods or any(not pod.spec.node_name for pod in pods):
         return Said(Truth.UNKNOWN, "NotScheduled", "not every pod was looked at by the scheduler")
     return Said(Truth.TRUE, "Scheduled")
+
+
+def _queue_admitted(ctx: Context) -> Said:
+    """Of a job that waits in a queue of Kueue, whether it may have pods, and how many."""
+    queue = ctx.queue
+    truth = Truth.UNKNOWN if queue.admitted is None else Truth.FALSE if queue.is_closed else Truth.TRUE
+    return Said(truth, queue.reason, queue.says)
 
 
 def _watchdog_reachable(ctx: Context) -> Said | None:

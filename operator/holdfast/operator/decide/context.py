@@ -13,11 +13,13 @@ from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.decide.action import Action
 from holdfast.operator.decide.admission import CONDITION, Contender, Standing, contender, judge, standing_of
 from holdfast.operator.decide.conditionmap import departure
+from holdfast.operator.decide.inqueue import InQueue, in_queue
 from holdfast.operator.decide.nodes import holds_nobody_off, state_of
 from holdfast.operator.decide.observed import Mode, Observed, Options
 from holdfast.operator.decide.offers import offer_of
+from holdfast.operator.decide.places import places_of
 from holdfast.operator.decide.pods import CrashLoop, PodList, crash_loop, sort_pods
-from holdfast.operator.decide.remediations import remediated
+from holdfast.operator.decide.remediations import Asker, remediated
 from holdfast.operator.decide.template import Template, Toleration, check_template, read_template
 from holdfast.operator.kube.objects import HOSTNAME_LABEL, Metadata, seconds_of
 
@@ -39,14 +41,15 @@ class Context:
 
     `report` and `plan` are the watchdog's about this very job, not about an earlier one of its name; None as long
     as the watchdog has not taken it. `taken` is whether it has this very spec, or a newer one that is not seen
-    here yet; `connected` is whether it is there. `recorded` is the status as it was last written.
+    here yet, and knows what the job's queue admitted; `connected` is whether it is there. `recorded` is the status
+    as it was last written.
 
     `invalid` is why no pod may be made of the spec, None when one may. `ended` is how the job ended, None while it
     has not; `deleted_at` when somebody deleted it, in wall seconds, None when nobody has.
 
     `nodes` are those of the job's pods and those the plan names. `tolerations` are the pods', None when nobody can
     tell. `contends` is the job as it contends for nodes, None when it does not; `standing` is whether it may have
-    pods while other jobs wait for the same nodes.
+    pods while other jobs wait for the same nodes. `queue` is how it stands in a queue of Kueue.
     """
 
     observed: Observed
@@ -70,6 +73,7 @@ class Context:
     crash_loop: CrashLoop
     contends: Contender | None
     standing: Standing
+    queue: InQueue
 
     @property
     def forgotten(self) -> str | None:
@@ -101,10 +105,18 @@ class Context:
     def avoided(self) -> list[str]:
         """Host name labels of the nodes to keep away from; a node that is not there has, as a rule, its own name.
 
-        Those of the plan, and those that are to be left and that the scheduler would choose again, since the pods
-        tolerate their taints.
+        Those of the plan, and those that are to be left and that the scheduler would choose again: the pods
+        tolerate their taints, or it is a condition that says so, which holds no pod off.
         """
         names = {order.node for order in (*self.plan.avoid, *self.plan.cordon)} if self.plan else set()
+        leaving = self.options.condition_map.asks_to_leave
+        names |= {
+            name
+            for name, node in self.observed.nodes.items()
+            if leaving(name, node.status.conditions)
+            and not node.spec.unschedulable
+            and holds_nobody_off(node, self.tolerations)
+        }
         if self.tolerations:
             names |= {
                 node.metadata.name
@@ -141,11 +153,10 @@ def context_of(observed: Observed, options: Options, now: float) -> Context:
     template = read_template(spec.spec.template) if spec is not None else None
     tolerations = template.spec.tolerations or () if isinstance(template, Template) else None
     key = f"{metadata.namespace}/{metadata.name}"
-    nodes = _nodes_of(
-        key, observed, options, plan, spec.spec.placement.pack if spec is not None else (), tolerations
-    )
+    nodes = _nodes_of(observed, options, plan, spec.spec.placement.pack if spec is not None else (), tolerations)
     pods = sort_pods(metadata, observed.pods, plan, nodes)
     contends = contender(job, spec, observed.pods) if spec is not None else None
+    queue = in_queue(metadata, spec, observed.queueing, options, now)
     if not connected:
         # It stays as it was: nobody would make pods for whom others give way.
         standing = standing_of(recorded.condition(CONDITION))
@@ -164,7 +175,9 @@ def context_of(observed: Observed, options: Options, now: float) -> Context:
         report=report,
         plan=plan,
         connected=connected,
-        taken=report is not None and (report.generation or 0) >= metadata.generation,
+        taken=report is not None
+        and (report.generation or 0) >= metadata.generation
+        and report.admitted == queue.admitted,
         ended=phase if phase in ENDED else None,
         deleted_at=None if deleted is None else seconds_of(deleted) or now,
         tolerations=tolerations,
@@ -173,11 +186,11 @@ def context_of(observed: Observed, options: Options, now: float) -> Context:
         crash_loop=crash_loop(pods.ended, now),
         contends=contends,
         standing=standing,
+        queue=queue,
     )
 
 
 def _nodes_of(
-    job: str,
     observed: Observed,
     options: Options,
     plan: Plan | None,
@@ -187,10 +200,12 @@ def _nodes_of(
     names = {pod.spec.node_name for pod in observed.pods if pod.spec.node_name}
     if plan is not None:
         names |= {order.node for order in (*plan.avoid, *plan.cordon)} | set(plan.returned)
+    about = observed.job.metadata
+    asker = Asker(f"{about.namespace}/{about.name}", about.uid)
     repaired = {
         order.node: incident
         for order in (plan.cordon if plan is not None else ())
-        if (incident := remediated(job, order, observed.remediations.get(order.node)))
+        if (incident := remediated(asker, order, observed.remediations.get(order.node)))
     }
     seen: dict[str, NodeObserved] = {}
     for name in sorted(names):
@@ -207,7 +222,8 @@ def _nodes_of(
             holds = any(each.means is Meaning.EVICT for each in conditions)
             incident = "" if holds else repaired.get(name, "")
             offer = offer_of(labels)
-            seen[name] = NodeObserved(name, state, reason, rack, offer, conditions, incident)
+            places = places_of(labels, pack, options.place_labels)
+            seen[name] = NodeObserved(name, state, reason, rack, offer, conditions, incident, places)
         elif not observed.nodes:
             # A cluster without any node is an operator that cannot see nodes.
             seen[name] = NodeObserved(name, NodeState.UNKNOWN, "no node can be seen")

@@ -17,6 +17,7 @@ from holdfast.operator.decide.capacity import withdrawn
 from holdfast.operator.decide.context import ENDED, Context, Decision
 from holdfast.operator.decide.handover import handed_on
 from holdfast.operator.decide.nodes import cordons
+from holdfast.operator.decide.quota import finished, forgotten
 from holdfast.operator.decide.staffing import delete, force
 from holdfast.operator.kube.objects import FINALIZER
 
@@ -43,7 +44,7 @@ def finish(ctx: Context) -> Decision:
         if ctx.now >= ctx.ended_at + life_s:
             return Decision((*actions, DeleteJob()), f"its {life_s:g} s after the end are over")
         waits.append(ctx.ended_at + life_s)
-    actions += [*removed(BUDGET, ctx.observed.budgets), *withdrawn(ctx)]
+    actions += [*removed(BUDGET, ctx.observed.budgets), *withdrawn(ctx), *finished(ctx)]
     lingering = [*ctx.pods.live, *ctx.pods.stranded, *ctx.pods.released]
     if lingering and ctx.now >= ctx.ended_at + LINGERING_S:
         actions += [delete(ctx, pod, "the job is over") for pod in lingering]
@@ -91,7 +92,7 @@ def wind_up(ctx: Context, deleted_at: float) -> Decision:
     if why is Waiting.SUSPENDING:
         if not ctx.connected or ctx.job is None or ctx.taken:
             return Decision((), why.value, LOOK_AGAIN_S)
-        suspended = msgspec.structs.replace(policy_of(ctx.job), suspend=True)
+        suspended = msgspec.structs.replace(policy_of(ctx.job), suspend=True, admitted=ctx.queue.admitted)
         return Decision((Submit(suspended),), why.value, LOOK_AGAIN_S)
     # Its pods go, and what belongs to it.
     owned = (*removed(SERVICE, ctx.observed.services), *removed(BUDGET, ctx.observed.budgets))
@@ -105,4 +106,4 @@ def wind_up(ctx: Context, deleted_at: float) -> Decision:
     # The watchdog forgets it, and nothing holds it any more.
     forget = (Forget(),) if ctx.connected else ()
     left = f"{len(pods)} pods that nobody can end are left to Kubernetes" if pods else "nothing is left"
-    return Decision((*belongings, *forget, SetFinalizer(held=False)), f"{why.value}; {left}")
+    return Decision((*belongings, *forgotten(ctx), *forget, SetFinalizer(held=False)), f"{why.value}; {left}")

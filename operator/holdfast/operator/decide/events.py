@@ -79,6 +79,14 @@ def _changed_conditions(ctx: Context, status: TrainingJobStatus) -> Iterator[Kub
             case "Admitted", _ if turned:
                 says = "its pods are made: no job that is ahead of it waits for the same nodes"
                 yield KubeEvent("Readmitted", says)
+            case "QueueAdmitted", _ if ctx.ended is not None:
+                continue  # over, it waits for nothing
+            case "QueueAdmitted", "False" if was.status == "True":
+                yield KubeEvent("QueueEvicted", f"{now.reason}: {now.message}", warning=True)
+            case "QueueAdmitted", "False" if turned or now.reason != was.reason:
+                yield KubeEvent("QueueWaiting", f"{now.reason}: {now.message}")
+            case "QueueAdmitted", "True" if turned:
+                yield KubeEvent("QueueAdmitted", now.message)
             case "WatchdogReachable", "False" if turned:
                 yield KubeEvent("WatchdogUnreachable", now.message, warning=True)
             case "WatchdogReachable", "True" if was.status == "False":

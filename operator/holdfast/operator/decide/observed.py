@@ -18,6 +18,7 @@ from holdfast.api.trainingjob import JobSpec, TrainingJob, read_trainingjob
 from holdfast.operator.decide.action import Action
 from holdfast.operator.decide.admission import Contender
 from holdfast.operator.decide.conditionmap import ConditionMap
+from holdfast.operator.kube.kueue import Flavor, Workload
 from holdfast.operator.kube.objects import (
     LAST_APPLIED,
     SPEC_BYTES_MAX,
@@ -63,6 +64,17 @@ class HandOn(Enum):
     REMEDIATION = "remediation"  # and as an object that asks for its repair
 
 
+class Queueing(msgspec.Struct, frozen=True):
+    """What is seen of Kueue: the Workloads that the job owns; of the whole cluster, by name, its flavors and the
+    values of WorkloadPriorityClasses and PriorityClasses, that of the default one by an empty name.
+    """
+
+    workloads: tuple[Workload, ...] = ()
+    flavors: Mapping[str, Flavor] = {}
+    workload_priorities: Mapping[str, int] = {}
+    priorities: Mapping[str, int] = {}
+
+
 class Options(msgspec.Struct, frozen=True):
     """How this installation does it; from the operator's settings.
 
@@ -71,7 +83,9 @@ class Options(msgspec.Struct, frozen=True):
     image. `maintenance_taints` are keys that mean "leave this node in good order". `budget_api` is the version of
     disruption budgets that the API server knows: policy/v1 since 1.21. `condition_map` says which conditions of
     others on nodes count; a remediation that succeeded is kept for `remediation_ttl_s`. `capacity_api` is the
-    version of provisioning requests that the API server knows.
+    version of provisioning requests that the API server knows. `kueue`: jobs with a queue's name wait for Kueue;
+    `kueue_api` is the version of it that the API server knows, empty for none. `place_labels` are labels
+    of nodes, and what of their place each names.
     """
 
     watchdog: str
@@ -83,11 +97,14 @@ class Options(msgspec.Struct, frozen=True):
     budget_api: str = "policy/v1"
     watchdog_ca: str = ""
     condition_map: ConditionMap = ConditionMap()
+    place_labels: tuple[tuple[str, str], ...] = ()
     hand_on: HandOn = HandOn.NOTHING
     remediation_ttl_s: float = 86400.0
     capacity: Capacity = Capacity.PODS
     capacity_api: str = "autoscaling.x-k8s.io/v1"
     provisioning_class: str = PROVISIONING_CLASS
+    kueue: bool = False
+    kueue_api: str = ""
 
 
 class Observed(msgspec.Struct, frozen=True):
@@ -98,7 +115,8 @@ class Observed(msgspec.Struct, frozen=True):
     one does. `nodes` are all nodes by name. `plan` and `report` are the newest the watchdog showed, None when it
     has not; `heard_age_s` is how long it has been away, 0 while it is connected. `left_out` are the fields that
     the API server dropped from what was applied, None when nobody knows. `remediations` are all that are asked
-    for, by node. `capacity` is what the job asked for, of `capacity_templates`.
+    for, by node; `alive` are the uids of all jobs then. `capacity` is what the job asked for, of
+    `capacity_templates`. `queueing` is None where Kueue is not used.
     """
 
     job: Job
@@ -114,8 +132,10 @@ class Observed(msgspec.Struct, frozen=True):
     rivals: tuple[Contender, ...] = ()
     left_out: tuple[str, ...] | None = None
     remediations: Mapping[str, Remediation] = {}
+    alive: frozenset[str] = frozenset()
     capacity: tuple[CapacityRequest, ...] = ()
     capacity_templates: tuple[Owned, ...] = ()
+    queueing: Queueing | None = None
 
 
 class KubeEvent(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ the trainer container mounts, so that image and Holdfast are released apart.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 import msgspec
@@ -80,6 +80,19 @@ NAMES_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
+class Placement:
+    """What a queue adds to the pods it let in: where they may go, and what its checks write on them."""
+
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+UNCHANGED: Final = Placement()
+
+
+@dataclass(frozen=True, slots=True)
 class Blueprint:
     """What all pods of a job have in common. The manifests share it: nobody may change one in place."""
 
@@ -103,8 +116,13 @@ class Blueprint:
         }
 
 
-def blueprint(job: TrainingJob, options: Options, avoided: Sequence[str] = ()) -> Blueprint:
-    """The pods of `job`, kept away from nodes with the host name labels `avoided`. Raises InvalidSpec."""
+def blueprint(
+    job: TrainingJob, options: Options, avoided: Sequence[str] = (), placement: Placement = UNCHANGED
+) -> Blueprint:
+    """The pods of `job`, kept away from nodes with the host name labels `avoided`, as its queue wants them.
+
+    Raises InvalidSpec.
+    """
     if problems := check_template(job):
         raise InvalidSpec(*problems)
     template = read_template(job.spec.template)
@@ -112,17 +130,34 @@ def blueprint(job: TrainingJob, options: Options, avoided: Sequence[str] = ()) -
     name = job.metadata.name or ""
     metadata = {
         "namespace": job.metadata.namespace,
-        "labels": {**labels_of(name), **(template.metadata.labels or {}), JOB_LABEL: name},
+        "labels": {
+            **labels_of(name),
+            **(template.metadata.labels or {}),
+            **placement.labels,
+            JOB_LABEL: name,
+        },
         "annotations": {
             **_consumes(name, options),
             **(template.metadata.annotations or {}),
+            **placement.annotations,
             **({AVOIDS: ",".join(sorted(avoided))} if avoided else {}),
             EDITION: edition_of(job),
         },
         "ownerReferences": [owner_reference(name, job.metadata.uid or "")],
     }
-    spec = _spec(job, options, template, sorted(avoided))
+    spec = _placed(_spec(job, options, template, sorted(avoided)), placement)
     return Blueprint(name, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+
+def _placed(spec: Manifest, placement: Placement) -> Manifest:
+    """With the selector and the tolerations of `placement`; the user's own stay."""
+    placed = dict(spec)
+    if placement.node_selector:
+        placed["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **placement.node_selector}
+    if placement.tolerations:
+        given = list(spec.get("tolerations") or ())
+        placed["tolerations"] = [*given, *(each for each in placement.tolerations if each not in given)]
+    return placed
 
 
 def _consumes(name: str, options: Options) -> dict[str, str]:

@@ -4,9 +4,12 @@ The watchdog decides about faults; here its plan is made true, and nothing else.
 after a lost event, or twice in a row comes to the same.
 """
 
+import msgspec
+
 from holdfast.api.plan import Plan, PodObserved, PodState
-from holdfast.api.trainingjob import policy_of
-from holdfast.operator.decide.action import SetFinalizer, Submit, Tell
+from holdfast.api.policy import Policy
+from holdfast.api.trainingjob import TrainingJob, policy_of
+from holdfast.operator.decide.action import Action, SetFinalizer, Submit, Tell
 from holdfast.operator.decide.belongings import BUDGET, budget_of, made, removed, service_of
 from holdfast.operator.decide.capacity import capacity
 from holdfast.operator.decide.conditions import changes_in_s
@@ -17,6 +20,7 @@ from holdfast.operator.decide.handover import handed_on
 from holdfast.operator.decide.nodes import cordons
 from holdfast.operator.decide.observed import Mode, Observed, Options, Outcome
 from holdfast.operator.decide.pods import ended_by, state_of
+from holdfast.operator.decide.quota import evicted, quota
 from holdfast.operator.decide.staffing import staff
 from holdfast.operator.decide.status import draft
 from holdfast.operator.kube.objects import FINALIZER, Pod
@@ -58,16 +62,17 @@ def _decide(ctx: Context) -> Decision:
     # Refused: no pod may be made of the spec, and what runs is left alone.
     node_marks = (*cordons(ctx.id, ctx.plan, observed.nodes, options.cordoning), *handed_on(ctx))
     if ctx.job is None or ctx.invalid is not None:
-        return Decision(node_marks, f"left alone, the spec is refused: {ctx.invalid}")
+        return _left_alone(ctx, node_marks, f"left alone, the spec is refused: {ctx.invalid}")
     # Forgotten: the watchdog would take a job that runs for a new one.
     if ctx.forgotten is not None:
-        return Decision(node_marks, f"left alone: {ctx.forgotten}")
+        return _left_alone(ctx, node_marks, f"left alone: {ctx.forgotten}")
     # Our finalizer comes before everything that would have to be wound up.
     if FINALIZER not in ctx.metadata.finalizers and options.mode is Mode.ACT:
         return Decision((SetFinalizer(held=True),), "the job is held before anything is made", LOOK_AGAIN_S)
     # The watchdog gets the job's policy, unless it has this very one. While it is away nothing is lost.
-    submit = () if ctx.taken or not ctx.connected else (Submit(policy_of(ctx.job)),)
-    look_again = LOOK_AGAIN_S if submit else None
+    submit = () if ctx.taken or not ctx.connected else (Submit(_policy(ctx, ctx.job)),)
+    queued = quota(ctx, ctx.job)
+    look_again = _soonest(LOOK_AGAIN_S if submit else None, queued.requeue_after_s)
     plan = ctx.plan
     if plan is None and options.mode is Mode.OBSERVE and ctx.connected:
         # The watchdog is never told of a job that is only observed: what the spec alone asks for.
@@ -75,7 +80,7 @@ def _decide(ctx: Context) -> Decision:
         plan = Plan(ctx.id, 0, 0, 0) if suspend else Plan(ctx.id, 0, nodes.max, nodes.spares)
     if plan is None:
         reason = "waiting for the watchdog to take the job" if ctx.connected else "the watchdog is away"
-        return Decision(submit, reason, look_again)
+        return Decision((*submit, *queued.actions), reason, look_again)
     # A service for the pods' names, and a budget as long as there is a pod that a drain has to wait for.
     service = made(service_of(ctx.metadata), observed.services)
     if plan.members + plan.spares == 0:
@@ -92,10 +97,21 @@ def _decide(ctx: Context) -> Decision:
     waits = contends is not None and (contends.held or contends.short_since is not None)
     turn_s = LOOK_AGAIN_S if waits else None
     return Decision(
-        (*submit, *service, *budget, *node_marks, *staffing.actions, *asking.actions),
+        (*submit, *queued.actions, *service, *budget, *node_marks, *staffing.actions, *asking.actions),
         staffing.reason,
         _soonest(look_again, turn_s, loop_s, staffing.requeue_after_s, asking.requeue_after_s),
     )
+
+
+def _left_alone(ctx: Context, node_marks: tuple[Action, ...], says: str) -> Decision:
+    """Nobody can be asked to save it; nodes that its queue takes back are others' all the same."""
+    back = evicted(ctx)
+    return Decision((*node_marks, *back.actions), says, back.requeue_after_s)
+
+
+def _policy(ctx: Context, job: TrainingJob) -> Policy:
+    """What the watchdog is told: the spec's, and what the job's queue has to say of it."""
+    return msgspec.structs.replace(policy_of(job), admitted=ctx.queue.admitted)
 
 
 def _soonest(*waits: float | None) -> float | None:

@@ -13,6 +13,8 @@ import hashlib
 from collections.abc import Container, Iterator, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from holdfast.api.metadata import API_VERSION
 from holdfast.api.plan import NodeOrder, Plan
 from holdfast.api.remediation import RemediationAction, RemediationOutcome
@@ -30,6 +32,7 @@ ACTIONS: Final[Mapping[Recovery, RemediationAction]] = {
     Recovery.REPLACE: RemediationAction.REPLACE,
 }
 ORDER: Final = tuple(RemediationAction)
+WORDS: Final = 3  # of what an asker says
 
 
 def outcome_of(remediation: Remediation) -> RemediationOutcome | None:
@@ -40,82 +43,149 @@ def outcome_of(remediation: Remediation) -> RemediationOutcome | None:
     return status.outcome if is_of_now else None
 
 
-def remediated(job: str, order: NodeOrder, remediation: Remediation | None) -> str:
+class Asker(msgspec.Struct, frozen=True):
+    """A job that asks: namespace/name, and its uid. The next job of that name counts its incidents from one again,
+    and what was done for this one is nothing that was done for it.
+    """
+
+    job: str
+    uid: str
+
+    @property
+    def key(self) -> str:
+        """The annotation that has its word. The next job of the name says its own there instead."""
+        return ASKED_BY + hashlib.sha256(self.job.encode()).hexdigest()[:16]
+
+    def word(self, order: NodeOrder) -> str:
+        """What it says of an order."""
+        return f"{self.job} {order.incident} {self.uid}"
+
+    def said(self, remediation: Remediation) -> str:
+        """Its word there; empty when it has none."""
+        word = remediation.metadata.annotations.get(self.key, "")
+        return word if word.endswith(f" {self.uid}") else ""
+
+
+def remediated(asker: Asker, order: NodeOrder, remediation: Remediation | None) -> str:
     """The order's incident when what was asked for it succeeded, else empty."""
     if remediation is None or outcome_of(remediation) is not RemediationOutcome.SUCCEEDED:
         return ""
-    return (order.incident or "") if _asked(remediation, job) == _voice(job, order) else ""
+    return (order.incident or "") if asker.said(remediation) == asker.word(order) else ""
 
 
-def failures(job: str, plan: Plan, there: Mapping[str, Remediation]) -> dict[str, str]:
+def failures(asker: Asker, plan: Plan, there: Mapping[str, Remediation]) -> dict[str, str]:
     """Why the remediation of nodes of this plan failed."""
     found = {}
     for order in plan.cordon:
         one = there.get(order.node)
-        if one is not None and outcome_of(one) is RemediationOutcome.FAILED and _asked(one, job):
+        if one is not None and outcome_of(one) is RemediationOutcome.FAILED and asker.said(one):
             found[order.node] = one.recorded().message or "nobody says why"
     return found
 
 
 def asked_for(
-    job: str, plan: Plan, nodes: Mapping[str, Node], there: Mapping[str, Remediation], occupied: Container[str]
+    asker: Asker, plan: Plan, nodes: Mapping[str, Node], there: Mapping[str, Remediation], occupied: Container[str]
 ) -> tuple[Asking, ...]:
     """What is to be asked for by the plan. A node that is `occupied` by pods of the job is not asked for yet."""
     actions: list[Asking] = []
     for order in plan.cordon:
         node = nodes.get(order.node)
         if order.incident is not None and node is not None and order.node not in occupied:
-            actions += _for_order(job, order, node, there.get(order.node))
+            actions += _for_order(asker, order, node, there.get(order.node))
     return tuple(actions)
 
 
 def over(
-    job: str, plan: Plan, there: Mapping[str, Remediation], *, ttl_s: float, now: float
+    asker: Asker,
+    plan: Plan,
+    there: Mapping[str, Remediation],
+    *,
+    alive: Container[str],
+    ttl_s: float,
+    now: float,
 ) -> tuple[Asking, ...]:
-    """What is to be done about objects that the plan has no use for."""
+    """What is to be done about objects that the plan has no use for. `alive` are the uids of all jobs."""
     wanted = {order.node for order in plan.cordon if order.incident is not None}
     actions: list[Asking] = []
     for name, one in there.items():
         if name not in wanted and one.metadata.deletion_timestamp is None:
-            actions += _without_order(job, one, ttl_s, now)
+            if outcome_of(one) is RemediationOutcome.SUCCEEDED:
+                others = any(uid != asker.uid and uid in alive for _, uid in _askers(one))
+                actions += _done_with(asker, one, others) if now >= _done_at(one, now) + ttl_s else ()
+            else:
+                actions += _withdrawn(asker, one)
     return tuple(actions)
 
 
-def _for_order(job: str, order: NodeOrder, node: Node, there: Remediation | None) -> Iterator[Asking]:
+def repaired_for_nobody(
+    asker: Asker, there: Mapping[str, Remediation], alive: Container[str]
+) -> Iterator[tuple[str, str, float]]:
+    """Nodes that were repaired for jobs that are gone, so that nobody takes them back: each with that job, and
+    when it was repaired. Only for jobs of the asker's namespace: others may be another operator's.
+    """
+    namespace = asker.job.partition("/")[0]
+    for name, one in there.items():
+        if outcome_of(one) is RemediationOutcome.SUCCEEDED:
+            for job, uid in _askers(one):
+                if uid not in alive and job.partition("/")[0] == namespace:
+                    yield name, job, _done_at(one, 0.0)
+
+
+def _askers(one: Remediation) -> Iterator[tuple[str, str]]:
+    """The jobs that have a word there, with their uids."""
+    for key, word in one.metadata.annotations.items():
+        parts = word.split(" ")
+        if key.startswith(ASKED_BY) and len(parts) == WORDS:
+            yield parts[0], parts[-1]
+
+
+def _for_order(asker: Asker, order: NodeOrder, node: Node, there: Remediation | None) -> Iterator[Asking]:
     action = ACTIONS.get(order.remedy)
     if action is None:
         return  # nobody can tell what would help: a human decides
-    voice, key = _voice(job, order), _key(job)
+    word = asker.word(order)
     if there is None:
-        yield AskForRemediation(_manifest(job, order, node, action))
+        yield AskForRemediation(_manifest(asker, order, node, action))
         return
-    if there.metadata.deletion_timestamp is not None or _asked(there, job) == voice:
+    if there.metadata.deletion_timestamp is not None or asker.said(there) == word:
         return
-    change: Manifest = {"metadata": {"annotations": {key: voice}}}
+    change: Manifest = {"metadata": {"annotations": {asker.key: word}}}
     if outcome_of(there) is RemediationOutcome.SUCCEEDED:
         # It was mended, and is not well: something stronger, for whoever found that.
         others = {each: None for each in there.metadata.annotations if each.startswith(ASKED_BY)}
-        change["metadata"]["annotations"] = {**others, key: voice}
-        change["spec"] = _spec(job, order, _stronger(there.spec.get("action"), action))
+        change["metadata"]["annotations"] = {**others, asker.key: word}
+        change["spec"] = _spec(asker.job, order, _stronger(there.spec.get("action"), action))
     yield ChangeRemediation(there.metadata.name, there.metadata.uid, there.metadata.resource_version, change)
 
 
-def _without_order(job: str, one: Remediation, ttl_s: float, now: float) -> Iterator[Asking]:
-    """What becomes of an object that this job needs no more, or never asked for."""
-    name, uid, outcome = one.metadata.name, one.metadata.uid, outcome_of(one)
-    if outcome is RemediationOutcome.SUCCEEDED:
-        done = seconds_of(one.recorded().completed_at) or seconds_of(one.metadata.creation_timestamp) or now
-        if now >= done + ttl_s:
-            yield EndRemediation(name, uid)
-        return
-    if not _asked(one, job) or outcome is RemediationOutcome.RUNNING:
-        return
-    others = [each for each in one.metadata.annotations if each.startswith(ASKED_BY) and each != _key(job)]
-    if others:
-        change = {"metadata": {"annotations": {_key(job): None}}}
-        yield ChangeRemediation(name, uid, one.metadata.resource_version, change)
-    else:  # nobody has begun, or it failed and somebody returned the node all the same
+def _done_with(asker: Asker, one: Remediation, others: bool) -> Iterator[Asking]:
+    """What becomes of one that succeeded, once it was kept for its time: other jobs may still wait to be told."""
+    name, uid = one.metadata.name, one.metadata.uid
+    if not others:
         yield EndRemediation(name, uid)
+    elif asker.said(one):
+        yield _without_word(asker, one)
+
+
+def _withdrawn(asker: Asker, one: Remediation) -> Iterator[Asking]:
+    """What becomes of one that this job needs no more, or never asked for."""
+    if not asker.said(one) or outcome_of(one) is RemediationOutcome.RUNNING:
+        return
+    if any(each.startswith(ASKED_BY) and each != asker.key for each in one.metadata.annotations):
+        yield _without_word(asker, one)
+    else:  # nobody has begun, or it failed and somebody returned the node all the same
+        yield EndRemediation(one.metadata.name, one.metadata.uid)
+
+
+def _without_word(asker: Asker, one: Remediation) -> ChangeRemediation:
+    change: Manifest = {"metadata": {"annotations": {asker.key: None}}}
+    return ChangeRemediation(one.metadata.name, one.metadata.uid, one.metadata.resource_version, change)
+
+
+def _done_at(one: Remediation, default: float) -> float:
+    done = seconds_of(one.recorded().completed_at)
+    asked = seconds_of(one.metadata.creation_timestamp)
+    return next((each for each in (done, asked) if each is not None), default)
 
 
 def _stronger(before: object, wanted: RemediationAction) -> RemediationAction:
@@ -125,17 +195,17 @@ def _stronger(before: object, wanted: RemediationAction) -> RemediationAction:
     return max(after, wanted, key=ORDER.index)
 
 
-def _manifest(job: str, order: NodeOrder, node: Node, action: RemediationAction) -> Manifest:
+def _manifest(asker: Asker, order: NodeOrder, node: Node, action: RemediationAction) -> Manifest:
     owner = {"apiVersion": "v1", "kind": "Node", "name": node.metadata.name, "uid": node.metadata.uid}
     return {
         "apiVersion": API_VERSION,
         "kind": REMEDIATIONS.kind,
         "metadata": {
             "name": node.metadata.name,
-            "annotations": {_key(job): _voice(job, order)},
+            "annotations": {asker.key: asker.word(order)},
             "ownerReferences": [owner],  # it goes with its node
         },
-        "spec": _spec(job, order, action),
+        "spec": _spec(asker.job, order, action),
     }
 
 
@@ -149,15 +219,3 @@ def _spec(job: str, order: NodeOrder, action: RemediationAction) -> Manifest:
         "incident": order.incident or "",
         **gpu,
     }
-
-
-def _key(job: str) -> str:
-    return ASKED_BY + hashlib.sha256(job.encode()).hexdigest()[:16]
-
-
-def _voice(job: str, order: NodeOrder) -> str:
-    return f"{job} {order.incident}"
-
-
-def _asked(remediation: Remediation, job: str) -> str:
-    return remediation.metadata.annotations.get(_key(job), "")

@@ -31,6 +31,8 @@ def staff(ctx: Context, job: TrainingJob, plan: Plan) -> Decision:
     Fewer may be made than are missing for now, for the reason that is given.
     """
     wanted = plan.members + plan.spares
+    if ctx.queue.admitted:
+        wanted = min(wanted, ctx.queue.admitted)
     deletes = _departures(ctx)
     # No pods are wanted, or the job gives way: all go.
     there = [*ctx.pods.live, *ctx.pods.stranded]
@@ -51,6 +53,8 @@ def staff(ctx: Context, job: TrainingJob, plan: Plan) -> Decision:
         deletes += [_delete_gracefully(pod, f"the plan wants {wanted} pods") for pod in idle[:-missing]]
     if missing <= 0:
         return Decision(tuple(deletes), "the pods are as the plan wants them")
+    if ctx.queue.is_closed or ctx.queue.placement is None:
+        return Decision(tuple(deletes), f"no pod is made: {ctx.queue.says}")
     # Missing ones are made, though not while the watchdog is away: nobody would take them in, and the job may be
     # over, its last pods end while the watchdog is away.
     says = f"{missing} pods are missing"
@@ -66,7 +70,7 @@ def staff(ctx: Context, job: TrainingJob, plan: Plan) -> Decision:
         says += f"; {CREATED_AT_ONCE} of them are made now"
     creates: tuple[CreatePod, ...] = ()
     if count:
-        first, print_ = next_ordinal(ctx), blueprint(job, ctx.options, ctx.avoided)
+        first, print_ = next_ordinal(ctx), blueprint(job, ctx.options, ctx.avoided, ctx.queue.placement)
         quick_ends = ctx.crash_loop.count
         creates = tuple(CreatePod(print_.pod(ordinal, quick_ends)) for ordinal in range(first, first + count))
     return Decision((*deletes, *creates), says, next_page_s)

@@ -30,8 +30,8 @@ from holdfast.operator.kube.objects import JOB_LABEL, seconds_of, text_of
 PROGRESS_EVERY_S = 30.0
 INCIDENTS_SHOWN = 10
 TEXT_LENGTH_MAX = 500
-CHATTY = ("Ready", "Progressing", "CapacityAvailable")
-"""Conditions whose messages are the brain's and the scheduler's words of the moment."""
+CHATTY = ("Ready", "Progressing", "CapacityAvailable", "QueueAdmitted")
+"""Conditions whose messages are the brain's, the scheduler's and the queue's words of the moment."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,10 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from holdfast.operator.kube.cache import Cache, HasMetadata
+from holdfast.operator.kube.kueue import Flavor, Priority, Workload
 from holdfast.operator.kube.objects import (
     JOB_LABEL,
+    QUEUE_LABEL,
     CapacityRequest,
     Intervention,
     Job,
@@ -40,6 +42,10 @@ class ClusterView:
         self.capacity_templates: Final[Cache[Owned]] = Cache(
             lambda old, new: self._file(self._capacity_templates, old, new)
         )
+        self.workloads: Final[Cache[Workload]] = Cache(lambda old, new: self._file(self._workloads, old, new))
+        self.flavors: Final[Cache[Flavor]] = Cache(self._on_queueing)
+        self.workload_priorities: Final[Cache[Priority]] = Cache(self._on_queueing)
+        self.priorities: Final[Cache[Priority]] = Cache(self._on_queueing)
         self.remediations: Final[Cache[Remediation]] = Cache(self._on_remediation)
         self.interventions: Final[Cache[Intervention]] = Cache(self._on_asked)
         self._pods: dict[str, dict[str, Pod]] = {}
@@ -47,6 +53,7 @@ class ClusterView:
         self._budgets: dict[str, dict[str, Owned]] = {}
         self._capacity: dict[str, dict[str, CapacityRequest]] = {}
         self._capacity_templates: dict[str, dict[str, Owned]] = {}
+        self._workloads: dict[str, dict[str, Workload]] = {}
         self._by_name: dict[str, Node] = {}
         self._remediated: dict[str, Remediation] = {}
         self._jobs_on: dict[str, Counter[str]] = {}
@@ -81,6 +88,10 @@ class ClusterView:
     def capacity_templates_of(self, job: Job) -> tuple[Owned, ...]:
         """What that was made of."""
         return _filed(job, self._capacity_templates, (job.metadata.uid,))
+
+    def workloads_of(self, job: Job) -> tuple[Workload, ...]:
+        """What stands for it in a queue."""
+        return _filed(job, self._workloads, (job.metadata.uid,))
 
     @property
     def nodes_by_name(self) -> Mapping[str, Node]:
@@ -131,6 +142,12 @@ class ClusterView:
         else:
             self._remediated[name] = new
         self._node_changed(name)
+
+    def _on_queueing(self, old: Flavor | Priority | None, new: Flavor | Priority | None) -> None:
+        """A flavor or a priority came, changed or went: who waits in a queue may have waited for it."""
+        for job in self.jobs.objects.values():
+            if job.metadata.labels.get(QUEUE_LABEL):
+                self._job_changed(key_of(job.metadata))
 
     def _on_asked(self, old: Intervention | None, new: Intervention | None) -> None:
         if new is not None:

@@ -34,6 +34,9 @@ SHM_SIZE = "holdfast.dev/shm-size"  # annotation a user sets on the template: th
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"  # annotation: what kubectl apply was given
 OUR_PREFIX = "holdfast.dev/"
+# Labels a user gives a job for Kueue. Source: https://kueue.sigs.k8s.io/docs/reference/labels-and-annotations/
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+QUEUE_PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 
 
 class Object(msgspec.Struct, frozen=True, rename="camel", gc=False):
@@ -74,13 +77,13 @@ class NodeMetadata(Metadata, frozen=True, gc=False):
 
 
 class JobMetadata(Metadata, frozen=True, gc=False):
-    """What kubectl was given is there too, unless it is too long."""
+    """What kubectl was given is there too, unless it is too long; and what Kueue is told."""
 
     def __post_init__(self) -> None:
         applied = self.annotations.get(LAST_APPLIED)
         also = (LAST_APPLIED,) if applied is not None and len(applied) <= APPLIED_LENGTH_MAX else ()
         _keep_ours(self, "annotations", self.annotations, also)
-        _keep_ours(self, "labels", self.labels)
+        _keep_ours(self, "labels", self.labels, (QUEUE_LABEL, QUEUE_PRIORITY_LABEL))
 
 
 class Waiting(Object, frozen=True, gc=False):

@@ -77,6 +77,10 @@ class Writes:
         content = await self._api.ask(Request("GET", resource.path(*where)))
         return read(content, dict[str, Any])
 
+    async def fetch(self, resource: Resource[T], where: tuple[str, str]) -> T:
+        """The object as it is at this moment, which the watch of its kind may tell of later."""
+        return read(await self._api.ask(Request("GET", resource.path(*where))), resource.shape)
+
     async def _send(self, verb: str, path: str, manifest: Manifest, content: str = JSON, **more: str) -> bytes:
         query = {"fieldManager": FIELD_MANAGER, **more}
         return await self._ask(Request(verb, path, query, msgspec.json.encode(manifest), content, WRITE_TIMEOUT_S))

@@ -108,8 +108,8 @@ def why_part(state: JobState, now: float) -> str | None:
         return None
     if state.held:
         return "the job is to be suspended"
-    if len(state.round.ranks) > state.policy.nodes_max:
-        return f"the job is to have {state.policy.nodes_max} members"
+    if len(state.round.ranks) > state.policy.members_wanted:
+        return f"the job is to have {state.policy.members_wanted} members"
     if (tested := leaving_for_tests(state)) is not None:
         return tested
     pressing = _pressing(state)

@@ -36,6 +36,7 @@ from holdfast.watchdog.brain.incidents import (
     update,
 )
 from holdfast.watchdog.brain.ladder import MEMORY_S, Decision, decide, failure_of, fault_class, may_loop
+from holdfast.watchdog.brain.linktests import answered
 from holdfast.watchdog.brain.nodes import advanced, avoid, keep_away, take_back
 from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.plan import missed
@@ -411,6 +412,11 @@ def tested(state: JobState, event: Event, now: float) -> Step:
     trial, member = state.trials.get(event.member), state.member(event.member)
     if trial is None or member is None or (trial.number, trial.level) != (event.number, event.level):
         return ignore(state, f"nobody waits for test {event.number} of {event.member}")
+    if trial.links is not None:
+        step, links = answered(state, trial, event, now)
+        for each in links:
+            step = step.then(found, FindingMade(each), now)
+        return step
     asked_in = state
     # Devices of one node that differ are Unknown to the node itself; what others of their kind computed may tell.
     state, against, doubted = compared(state, member.node, event.checks)

@@ -199,6 +199,7 @@ def _reached(state: JobState, step: int, at: float, told: Parts = NO_PARTS) -> J
         step=max(step, state.step or 0),
         high_step=max(step, state.high_step),
         publishes=True,
+        has_trained=True,
         ledger=state.ledger.step(step, at, told),
         failures=() if step > state.high_step else state.failures,
     )
@@ -211,7 +212,11 @@ def began(state: JobState, event: Event, now: float) -> Step:
         return ignore(state, f"round {event.round} is over")
     if state.signed_at is not None:
         return ignore(state, f"round {event.round} has shown a sign of training before")
-    return Step(changed(state, signed_at=now), (), Reason("first sign", f"{event.member} in round {event.round}"))
+    return Step(
+        changed(state, signed_at=now, has_trained=True),
+        (),
+        Reason("first sign", f"{event.member} in round {event.round}"),
+    )
 
 
 def runs_unseen(state: JobState) -> bool:

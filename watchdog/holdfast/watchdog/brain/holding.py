@@ -60,7 +60,7 @@ def holding(before: JobState, after: JobState) -> Holding:
     idle, tested = _idle(after) * size - apart, len(tests) * size
     if after.round is None:
         charge, row = NOBODY, Row.SELF_TEST if after.phase is JobPhase.PREFLIGHT else Row.WAITING_FOR_NODES
-        gpus = min(max(0, idle), policy.nodes_max * size)
+        gpus = min(max(0, idle), policy.members_wanted * size)
         idle -= gpus
         rate = prices.of_idle(gpus)
     else:
@@ -70,7 +70,7 @@ def holding(before: JobState, after: JobState) -> Holding:
         gpus = after.round.world_size if shown else _there(after) * size - idle - tested - apart
         rate = prices.of_ranks(gpus)
         if row is Row.WAITING_FOR_NODES:  # who came in place of those that left waits with the others
-            more = min(max(0, idle), max(0, policy.nodes_max * size - gpus))
+            more = min(max(0, idle), max(0, policy.members_wanted * size - gpus))
             gpus, idle, rate = gpus + more, idle - more, rate + prices.of_idle(more)
     sides = [Lane(Row.IDLE_SPARE, idle, prices.of_idle(idle))] if idle > 0 else []
     if tested > 0:

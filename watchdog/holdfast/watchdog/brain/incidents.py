@@ -6,8 +6,10 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.api.event import Event, StacksTaken
-from holdfast.api.finding import Confidence, Finding, FindingKind
+from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.incident import Action, Incident, IncidentState, Moment, Rung
+from holdfast.api.place import Gathering
+from holdfast.watchdog.brain.gatherings import family_of, nodes_of
 from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.brain.step import (
     Effect,
@@ -52,6 +54,8 @@ OF_ALL_RANKS = (FindingKind.USER_CODE, FindingKind.PROCESS_EXIT)
 def open_incident(state: JobState, finding: Finding, now: float) -> tuple[JobState, Incident, Effect]:
     """A new incident for the finding."""
     count = state.incident_count + 1
+    gathered = _gathering_of(state, finding.kind, finding.subject, finding.cause)
+    told = tuple(Evidence("the fleet", each.says, now) for each in gathered)
     incident = Incident(
         id=f"inc-{count:04d}",
         job=state.job,
@@ -62,7 +66,7 @@ def open_incident(state: JobState, finding: Finding, now: float) -> tuple[JobSta
         state=IncidentState.OPEN,
         began_at=min(finding.began_at, now),
         detected_at=now,
-        evidence=finding.evidence[:KEPT_EVIDENCE],
+        evidence=(*finding.evidence, *told)[:KEPT_EVIDENCE],
         timeline=(
             Moment(min(finding.began_at, now), f"began (estimated): {finding.cause}"),
             Moment(now, f"detected: {finding.kind.value} of {finding.subject}"),
@@ -75,6 +79,34 @@ def open_incident(state: JobState, finding: Finding, now: float) -> tuple[JobSta
     )
     kept = (*state.incidents, incident)[-KEPT_INCIDENTS:]
     return changed(state, incidents=kept, incident_count=count), incident, IncidentOpened(incident)
+
+
+def _gathering_of(state: JobState, kind: FindingKind, subject: Subject, cause: str) -> tuple[Gathering, ...]:
+    """The named places behind which such faults gather, and behind which one of the nodes is that it names."""
+    family = family_of(kind, subject, cause)
+    found = (each for node in nodes_of(subject) for each in state.gathered_at(node) if each.family is family)
+    return tuple(dict.fromkeys(found))
+
+
+def gathers(state: JobState, gatherings: Iterable[Gathering], now: float) -> tuple[JobState, tuple[Effect, ...]]:
+    """Say in the open incidents of nodes behind these places that faults gather there."""
+    told: dict[str, tuple[Gathering, ...]] = {}
+    news = frozenset((each.place, each.family) for each in gatherings)
+    for each in state.open_incidents() if news else ():
+        found = _gathering_of(state, each.kind, each.culprit, each.cause)
+        if said := tuple(one for one in found if (one.place, one.family) in news):
+            told[each.id] = said
+
+    def noted(incident: Incident) -> Incident:
+        moments = (Moment(now, each.says) for each in told[incident.id])
+        evidence = (Evidence("the fleet", each.says, now) for each in told[incident.id])
+        return msgspec.structs.replace(
+            incident,
+            evidence=(*incident.evidence, *evidence)[:KEPT_EVIDENCE],
+            timeline=_bounded((*incident.timeline, *moments)),
+        )
+
+    return _rewrite(state, set(told), noted, IncidentUpdated)
 
 
 def join_finding(incident: Incident, finding: Finding, now: float) -> Incident:

@@ -15,6 +15,7 @@ from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind
 from holdfast.api.incident import Rung
 from holdfast.api.policy import Policy, XidAction
 from holdfast.api.round import Entry, Reentry
+from holdfast.watchdog.brain.crashloop import crash_loop, has_been_tried, is_first_rank_alone
 from holdfast.watchdog.brain.history import is_disputed, is_of_replicas, no_help
 from holdfast.watchdog.brain.rewinds import known_checkpoints
 from holdfast.watchdog.brain.rounds import legal_size
@@ -106,7 +107,8 @@ def failure_of(state: JobState, finding: Finding, now: float) -> Failure:
 
 def _process_exit(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
     deaths = _strikes(state, finding, now)
-    if finding.cause == LOADS_NOT and deaths >= LOADS_THAT_CONDEMN - 1 and not _elsewhere(state, finding, now):
+    loads_not = finding.cause == LOADS_NOT and not is_first_rank_alone(state, finding)
+    if loads_not and deaths >= LOADS_THAT_CONDEMN - 1 and not _elsewhere(state, finding, now):
         return Decision(
             Rung.SWAP,
             f"node {finding.subject.node} again {finding.cause}",
@@ -140,9 +142,12 @@ def _user_code(state: JobState, policy: Policy, finding: Finding, now: float) ->
     if finding.asks is XidAction.WATCH:
         says = f"{finding.cause}: Holdfast sees and heals none of them; {finding.fix}"
         return Decision(Rung.PAGE, says, goes_on=True)
-    if finding.fix and not _another_node_could_try(state):
+    if finding.fix and has_been_tried(state, finding):
         says = f"the script cannot start: {finding.cause}; {finding.fix}; then restart the job"
-        return Decision(Rung.PAGE, says, guards=("no second try: every rank failed so before its first step",))
+        return Decision(Rung.PAGE, says, guards=("no further try: every rank failed so before its first step",))
+    if finding.fix and state.has_trained:
+        says = f"{finding.cause}, in a script that has trained: tried once more, as a mount may come back"
+        return Decision(Rung.RESPAWN, says, entry=Entry.RESPAWN)
     if state.failures:
         says = "the script failed again before new progress: all workers start anew"
         return Decision(Rung.RESPAWN, says, entry=Entry.RESPAWN)
@@ -428,12 +433,6 @@ def fault_class(finding: Finding) -> str:
     return finding.cause if exact else finding.kind.value
 
 
-def _another_node_could_try(state: JobState) -> bool:
-    """Whether all ranks are on one node while another one waits: what that one would say is not known."""
-    tried = {share.node for share in state.round.ranks} if state.round else set()
-    return len(tried) == 1 and any(member.node not in tried for member in state.eligible())
-
-
 def _the_others(state: JobState) -> str:
     """What becomes of the ranks that have no fault."""
     return "the others start anew with it" if _needs_new_processes(state) else "the others re-enter"
@@ -461,33 +460,3 @@ def _ranks_on(state: JobState, node: str | None) -> tuple[int, ...]:
         if share.node == node
         for rank in range(share.first_rank, share.first_rank + share.local_size)
     )
-
-
-# The first failure is healed at once; the fourth in a row without a new step is not chance. NVRx stops after three
-# cycles without a new checkpoint. Source: NVIDIA/nvidia-resiliency-ext, docs of the no-progress breaker.
-FAILURES_THAT_END = 4
-BACKOFF_S_MAX = 300.0
-BACKOFF_FACTOR = 2.0
-
-
-def crash_loop(failures: tuple[Failure, ...], policy: Policy) -> tuple[float, str]:
-    """For how many seconds to wait before healing the newest of the failures since the job last made progress,
-    oldest first: something may need time to come back. And why healing does not help, empty where it may.
-
-    A failure that all ranks share is in what they share: the script, its arguments, its environment; so is a rank
-    that ends before the others, and one whose exception came from the same lines twice before it trained. It is
-    tried again once, in case a file system or a name service was late, and no more. Judged is the journaled
-    history: a watchdog that restarts in the middle of a crash loop must not start counting anew.
-    """
-    count = len(failures)
-    if count <= 1:
-        return 0.0, ""
-    newest, before = failures[-1], failures[-2]
-    if newest.alike and before.alike == newest.alike:
-        return 0.0, f"the script failed in one way twice, without a new step in between: {newest.cause}"
-    if newest.trace and before.trace == newest.trace:
-        return 0.0, f"the script raised the same twice, before any step and at the same lines: {newest.cause}"
-    if count >= FAILURES_THAT_END:
-        row = f"crash loop: {count} failures in a row without a new step"
-        return 0.0, f"{row} beyond {newest.step}, last {newest.cause}"
-    return min(BACKOFF_S_MAX, policy.restarts.backoff_s * BACKOFF_FACTOR ** (count - 2)), ""

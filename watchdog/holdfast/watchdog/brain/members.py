@@ -23,7 +23,7 @@ from holdfast.api.event import (
     PodChanged,
 )
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
-from holdfast.api.incident import Incident, Moment
+from holdfast.api.incident import Incident, Moment, Rung
 from holdfast.api.nodecondition import CAUSE_PREFIX
 from holdfast.api.plan import NodeState, PodEnd, PodState
 from holdfast.api.policy import DRAIN_GRACE_S
@@ -190,6 +190,10 @@ LEAVING_S = 25.0
 UNREADY_KEPT = 16_384
 RACKS_KEPT = 65_536
 DEPARTED_KEPT = 256
+# A node that was left so often for a condition of others that comes and goes stays out until somebody returns it.
+TIMES_LEFT = 3
+TIMES_LEFT_WITHIN_S = 86400.0
+LEAVING = (Rung.SWAP, Rung.SHRINK)
 
 
 def node_changed(state: JobState, event: Event, now: float) -> Step:
@@ -198,15 +202,18 @@ def node_changed(state: JobState, event: Event, now: float) -> Step:
     unready = tuple(each for each in state.unready if each != event.node)
     if event.state in (NodeState.NOT_READY, NodeState.GONE):
         unready = (*unready, event.node)[-UNREADY_KEPT:]
-    racks, sold = state.racks, state.sold
+    racks, sold, places = state.racks, state.sold, state.places
     if event.state is NodeState.GONE:  # it may come back somewhere else, as something else
         racks = {node: rack for node, rack in racks.items() if node != event.node}
         sold = {node: offer for node, offer in sold.items() if node != event.node}
+        places = {node: known for node, known in places.items() if node != event.node}
     elif event.rack and len(racks) < RACKS_KEPT:
         racks = {**racks, event.node: event.rack}
     if event.offer is not None and event.state is not NodeState.GONE and len(sold) < RACKS_KEPT:
         sold = {**sold, event.node: event.offer} if sold.get(event.node) != event.offer else sold
-    state = changed(state, unready=unready, racks=racks, sold=sold)
+    if event.places and event.state is not NodeState.GONE and len(places) < RACKS_KEPT:
+        places = {**places, event.node: event.places} if places.get(event.node) != event.places else places
+    state = changed(state, unready=unready, racks=racks, sold=sold, places=places)
     step = _node_is(state, event, now)
     if (over := _mended(state, event)) is not None:
         return step.then(condition_over, over, now)
@@ -238,7 +245,19 @@ def _mended(state: JobState, event: NodeChanged) -> ConditionOver | None:
     )
     if incident is None or not incident.cause.startswith(CAUSE_PREFIX) or incident.cause in event.holding:
         return None
+    if _times_left_for(state, incident) >= TIMES_LEFT:
+        return None  # it would be raised again, and each time costs an eviction of the budget for real faults
     return ConditionOver(event.node, incident.cause, f"{incident.cause} is over")
+
+
+def _times_left_for(state: JobState, last: Incident) -> int:
+    """How often the node was left for the cause of that incident, within a day before it."""
+    return sum(
+        (each.culprit.node, each.cause) == (last.culprit.node, last.cause)
+        and each.detected_at > last.detected_at - TIMES_LEFT_WITHIN_S
+        and any(action.rung in LEAVING for action in each.actions)
+        for each in state.incidents
+    )
 
 
 def _node_is(state: JobState, event: NodeChanged, now: float) -> Step:
@@ -287,6 +306,8 @@ def is_news(state: JobState, event: NodeChanged | PodChanged) -> bool:
         waits = event.state is PodState.PENDING and bool(event.reason)
         return waits or _waited(state, event.member) or (known and event.state is not PodState.RUNNING)
     if event.state is not NodeState.READY or event.rack not in ("", state.racks.get(event.node)):
+        return True
+    if event.places not in ((), state.places.get(event.node)):
         return True
     if event.offer not in (None, state.sold.get(event.node)) or _mended(state, event) is not None:
         return True

@@ -7,10 +7,11 @@ spare, then is given ranks.
 
 import msgspec
 
-from holdfast.api.event import ConditionOver, Event, NodeReputed
+from holdfast.api.event import ConditionOver, Event, FaultsGathered, NodeReputed
 from holdfast.api.finding import FindingKind
 from holdfast.api.plan import NodeOrder
 from holdfast.watchdog.brain.departures import expect, without_slow
+from holdfast.watchdog.brain.incidents import gathers
 from holdfast.watchdog.brain.selftests import examine
 from holdfast.watchdog.brain.state import Departure, DepartureCause, JobState, Probation, ProbationStage
 from holdfast.watchdog.brain.step import Reason, Step, changed, ignore, stay
@@ -167,6 +168,17 @@ def reputed(state: JobState, event: Event, now: float) -> Step:
     reputed = (*state.reputed, node)[-KEPT_REPUTED:]
     after = changed(state, avoided=avoided, reputed=reputed, departures=others)
     return Step(after, (), Reason("reputation", f"node {node}: {why}"))
+
+
+def gathered(state: JobState, event: Event, now: float) -> Step:
+    """Places behind which faults gather: nobody leaves one, and open incidents of nodes behind them say so."""
+    assert isinstance(event, FaultsGathered)
+    known = {(each.place, each.family) for each in state.gatherings}
+    news = [each for each in event.gatherings if (each.place, each.family) not in known]
+    state = changed(state, gatherings=event.gatherings)
+    state, effects = gathers(state, news, now)
+    says = "; ".join(each.says for each in event.gatherings) or "faults gather behind no place any more"
+    return Step(state, effects, Reason("faults gather", says))
 
 
 def _is_of_distrust(departure: Departure, node: str) -> bool:

@@ -253,11 +253,12 @@ def _facts(state: JobState, would: Step, event: Event, now: float, act: Act) -> 
         state,
         suspicions=seen.suspicions,
         racks=seen.racks,
+        places=seen.places,
         unready=seen.unready,
         unhealthy_from=seen.unhealthy_from,
     )
     if isinstance(event, MemberTested):
-        return act(state, msgspec.structs.replace(event, verdict=Verdict.PASSED, checks=()), now)
+        return act(state, msgspec.structs.replace(event, verdict=Verdict.PASSED, checks=(), links=None), now)
     if isinstance(event, MemberLeft):
         # One that left is not there. Once nobody is left of the round, the next one is a new beginning.
         others = [each for each in state.ranked_members() if each is not None and each.name != event.member]

@@ -79,7 +79,7 @@ def released(state: JobState, policy: Policy, now: float) -> tuple[str, ...]:
     surplus: list[Member] = []
     if state.round is not None and state.recovery is None and is_running:
         staying = len(state.round.ranks) - sum(1 for name in state.leaving if state.in_round(name))
-        room = max(0, policy.nodes_max + policy.spares - staying)
+        room = max(0, policy.members_wanted + policy.spares_wanted - staying)
         idle = [members.by_name[name] for name in members.beyond(state.ranked()) if name not in leaving]
         spares = (each for each in idle if each.standing in THERE)
         surplus = sorted(spares, key=lambda each: (each.joined_at, each.name))[room:]
@@ -87,8 +87,10 @@ def released(state: JobState, policy: Policy, now: float) -> tuple[str, ...]:
 
 
 def is_given_up(state: JobState) -> bool:
-    """Whether the job holds no pods at all: its spec suspends it. One that somebody paused keeps them, warm."""
-    return state.policy is not None and state.policy.suspend and state.phase is JobPhase.SUSPENDED
+    """Whether the job holds no pods at all: its spec suspends it, or its queue keeps it out. One that somebody
+    paused keeps them, warm.
+    """
+    return state.policy is not None and state.policy.is_kept_out and state.phase is JobPhase.SUSPENDED
 
 
 def next_release(state: JobState) -> float | None:
@@ -109,8 +111,8 @@ def plan(state: JobState, now: float) -> Step:
     wanted = Plan(
         job=state.job,
         number=known.number if known else 1,
-        members=0 if given_up else policy.nodes_max,
-        spares=0 if given_up else policy.spares,
+        members=0 if given_up else policy.members_wanted,
+        spares=0 if given_up else policy.spares_wanted,
         release=() if given_up or policy.observe else released(state, policy, now),
     )
     return _published(state, wanted)

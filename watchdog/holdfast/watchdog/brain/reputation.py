@@ -23,6 +23,7 @@ import msgspec
 from holdfast.api.condition import ConditionKind
 from holdfast.api.finding import SENSED, Confidence, FindingKind
 from holdfast.api.incident import Incident
+from holdfast.api.nodecondition import is_by_jobs
 from holdfast.api.policy import XidAction
 from holdfast.api.xid import CATALOGUE, XidClass, XidEntry
 
@@ -70,7 +71,7 @@ def is_of_the_node(kind: FindingKind, cause: str) -> bool:
     if kind is FindingKind.XID:
         entry = xid_of(cause)
         return entry is not None and entry.blames is XidClass.HARDWARE
-    return kind in SENSED and cause not in BY_JOBS
+    return kind in SENSED and cause not in BY_JOBS and not is_by_jobs(cause)
 
 
 def xid_of(cause: str) -> XidEntry | None:
@@ -128,7 +129,7 @@ def marked(fleet: Fleet, incident: Incident, *, by_word: bool = True) -> Fleet:
     `by_word`: what a job's own processes say is believed for all.
     """
     node = incident.culprit.node
-    if node is None:
+    if node is None or incident.culprit.peer is not None:  # of a link, nobody knows which end it is
         return fleet
     keys = (node, f"{namespace_of(incident.job)}/{node}")
     if incident.detected_at <= max(fleet.pardoned_at.get(key, float("-inf")) for key in keys):

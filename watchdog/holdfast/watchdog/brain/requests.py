@@ -71,10 +71,14 @@ def _ruled(state: JobState, policy: Policy, otherwise: str) -> Step:
     known = state.policy
     if known is None or known.generation != policy.generation:
         return ignore(state, otherwise)
-    said = (policy.cordon_on, policy.cluster_xid_actions)
-    if said == (known.cordon_on, known.cluster_xid_actions):
+    ruled = msgspec.structs.replace(
+        known,
+        cordon_on=policy.cordon_on,
+        cluster_xid_actions=policy.cluster_xid_actions,
+        admitted=policy.admitted,
+    )
+    if ruled == known:
         return ignore(state, otherwise)
-    ruled = msgspec.structs.replace(known, cordon_on=said[0], cluster_xid_actions=said[1])
     return Step(changed(state, policy=ruled), (), Reason("policy changed", "the cluster's policy changed"))
 
 
@@ -186,10 +190,15 @@ def _pause(state: JobState, request: InterventionRequest, now: float) -> Step:
 
 def _resume(state: JobState, request: InterventionRequest, now: float) -> Step:
     by_spec = state.policy is not None and state.policy.suspend
+    by_queue = state.policy is not None and state.policy.admitted == 0
     if not state.paused:
         says = "spec.suspend of the job is true; set it to false" if by_spec else "the job is not suspended"
-        raise Refusal(says)
-    says = "paused no more; spec.suspend of the job is true and keeps it suspended" if by_spec else "resumed"
+        raise Refusal("the cluster's queue has not admitted the job" if by_queue and not by_spec else says)
+    says = "resumed"
+    if by_spec:
+        says = "paused no more; spec.suspend of the job is true and keeps it suspended"
+    elif by_queue:
+        says = "paused no more; the cluster's queue has not admitted the job, and keeps it suspended"
     return _answer(changed(state, paused=False), request, says)
 
 
@@ -204,6 +213,7 @@ def _restart(state: JobState, request: InterventionRequest, now: float) -> Step:
         rewind = Rewind(Restore(Tier.NONE, uri=state.policy.checkpoint_uri, owner=state.incarnation))
         storage = up_to(state.storage, -1)
         state = changed(state, rewind=rewind, checkpoints=(), storage=storage, went_back=(), learning_rate_cuts=())
+    state = changed(state, has_trained=False)  # whoever asks may have changed the script
     if state.round is None:
         return _answer(moved(state, Turn.FORMED_ANEW, failures=()), request, f"the job forms anew{says}")
     recovery = Recovery(reason=f"restarted on request{says}: {request.reason}", entry=Entry.RESPAWN)
@@ -222,7 +232,10 @@ def _resize(state: JobState, request: InterventionRequest, now: float) -> Step:
         raise Refusal(
             f"nodes: {wanted} x {policy.processes_per_node} ranks is no multiple of {policy.model_ranks}"
         )
-    return _answer(changed(state, policy=policy), request, f"resized to {wanted} nodes")
+    says = f"resized to {wanted} nodes"
+    if policy.admitted is not None and wanted > policy.admitted:
+        says += f"; the cluster's queue has admitted {policy.admitted}, and no more run until it admits more"
+    return _answer(changed(state, policy=policy), request, says)
 
 
 def _go_back(state: JobState, request: InterventionRequest, now: float) -> Step:

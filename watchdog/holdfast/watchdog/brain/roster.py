@@ -183,11 +183,15 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         return self._followed_by(by_name, [(self.by_name[name], member)])
 
     def lost(self, names: Iterable[str]) -> "Roster":
-        """With those of these members that are known no longer there; for many this is one copy."""
+        """With those of these members that are known no longer there."""
+        return self.standing(names, MemberState.LOST)
+
+    def standing(self, names: Iterable[str], standing: MemberState) -> "Roster":
+        """With another standing of those of these members that are known; for many this is one copy."""
         known = [self.by_name[name] for name in dict.fromkeys(names) if name in self.by_name]
-        lost = [msgspec.structs.replace(member, standing=MemberState.LOST) for member in known]
-        by_name = {**self.by_name, **{member.name: member for member in lost}}
-        return self._followed_by(by_name, list(zip(known, lost, strict=True)))
+        after = [msgspec.structs.replace(member, standing=standing) for member in known]
+        by_name = {**self.by_name, **{member.name: member for member in after}}
+        return self._followed_by(by_name, list(zip(known, after, strict=True)))
 
     def without(self, names: Collection[str]) -> "Roster":
         """Without those members."""

@@ -11,6 +11,7 @@ from holdfast.api.policy import Policy
 from holdfast.api.round import Endpoint, Entry, Idle, MemberRanks, Reentry, Restore, Round, Tier
 from holdfast.watchdog.brain.copies import plan_copies
 from holdfast.watchdog.brain.incidents import act
+from holdfast.watchdog.brain.linktests import ask_for_links, links_bar, links_due
 from holdfast.watchdog.brain.phases import LEADS_TO, Turn, moved
 from holdfast.watchdog.brain.rewinds import newest_step
 from holdfast.watchdog.brain.roster import Member
@@ -63,6 +64,8 @@ def settle_round(state: JobState, policy: Policy, now: float) -> Step:
     if found is None:
         return stay(state)
     if isinstance(found, Round):
+        if names := links_due(state, (each.node for each in found.ranks)):
+            return ask_for_links(state, names, now).then(settle_round, policy, now)
         return _show(state, recovery, found, now)
     if found is not Turn.BROKEN and (state.phase, state.reason) == (LEADS_TO[found], says):
         return stay(state)
@@ -86,7 +89,10 @@ def next_round(state: JobState, policy: Policy, recovery: Recovery, now: float) 
     # A round that broke at once broke for more members than are known yet.
     if (at := _rest_is_known_at(state)) is not None and now < at:
         return None, ""
-    present, wanted = state.eligible_count(), policy.nodes_max
+    present, wanted = state.eligible_count(), policy.members_wanted
+    if links_bar(state):
+        says = f"{present} of {wanted} members are ready; waiting for {being_tested(state)}"
+        return Turn.TESTING, _with_obstacles(state, says)
     size = legal_size(policy, present)
     # Where nobody is left of a round before, nobody waits: the maximum is waited for, while members are tested or
     # until a grace is over. Then the minimum will do.
@@ -96,17 +102,22 @@ def next_round(state: JobState, policy: Policy, recovery: Recovery, now: float) 
             turn = Turn.TESTING if tested else Turn.GATHERING if size else Turn.TOO_FEW
             says = f"{present} of {wanted} members joined"
             if tested:
-                testing = being_tested(state)
-                says = (
-                    f"{present} of {policy.nodes_max} members are ready; waiting for the self-tests of {testing}"
-                )
+                says = f"{present} of {wanted} members are ready; waiting for {being_tested(state)}"
             return turn, _with_obstacles(state, says)
     # This is asked for each of thousands that come back: who would be seated where is not.
     if not size:
         says = f"waiting for members: {present} of at least {policy.nodes_min} are there"
         return Turn.BROKEN, _with_obstacles(state, says)
     order = seated(state, policy)
-    formed = _formed(state, policy, recovery, order[: legal_size(policy, len(order))])
+    seats = order[: legal_size(policy, len(order))]
+    everybody = wanted + policy.spares_wanted
+    if present < everybody and links_due(state, (each.node for each in seats)):
+        # Spares have their links tested with the others: they are waited for as the others are.
+        until = _graced_until(state, policy)
+        if until is not None and now < until:
+            says = f"{present} of {everybody} members and spares joined, whose links are to be tested"
+            return Turn.GATHERING, _with_obstacles(state, says)
+    formed = _formed(state, policy, recovery, seats)
     return formed, formed.reason
 
 
@@ -204,7 +215,7 @@ def _show(state: JobState, recovery: Recovery, formed: Round, now: float) -> Ste
 
 def legal_size(policy: Policy, present: int) -> int:
     """The largest number of members, at most `present`, that makes a legal world; 0 when there is none."""
-    sizes = range(min(present, policy.nodes_max), policy.nodes_min - 1, -1)
+    sizes = range(min(present, policy.members_wanted), policy.nodes_min - 1, -1)
     return next((size for size in sizes if policy.world_sizes_allow(size)), 0)
 
 
@@ -217,7 +228,13 @@ def seated(state: JobState, policy: Policy) -> tuple[Member, ...]:
         # A cold newcomer would make everybody wait for its torch import; it joins once it is warm.
         newcomers = [member for member in newcomers if member.warm]
     newcomers.sort(
-        key=lambda member: (state.is_last_choice(member.node), not member.warm, member.joined_at, member.name)
+        key=lambda member: (
+            state.is_last_choice(member.node),
+            bool(state.gathered_at(member.node)),
+            not member.warm,
+            member.joined_at,
+            member.name,
+        )
     )
     waiting = iter(newcomers)
     order = [eligible.get(name) or next(waiting, None) for name in places]
@@ -229,7 +246,9 @@ def _staying(state: JobState, policy: Policy) -> tuple[Member, ...]:
     eligible = state.eligible()
     if not state.departures:
         return eligible
-    wanted = min(len(state.round.ranks), policy.nodes_max) if state.round is not None else policy.nodes_max
+    wanted = (
+        min(len(state.round.ranks), policy.members_wanted) if state.round is not None else policy.members_wanted
+    )
     kept = set(state.leaving_last()[: max(0, wanted - state.ready_count())])
     staying = tuple(each for each in eligible if each.name not in state.leaving or each.name in kept)
     return staying if legal_size(policy, len(staying)) else eligible
@@ -241,7 +260,7 @@ def can_grow(state: JobState) -> bool:
     if state.round is None or policy is None or policy.observe:
         return False
     size = len(state.round.ranks)
-    if size >= policy.nodes_max or legal_size(policy, state.eligible_count()) <= size:
+    if size >= policy.members_wanted or legal_size(policy, state.eligible_count()) <= size:
         return False  # nearly always so; whom to take in need not be looked at
     ranked = state.ranked()
     ready = [

@@ -34,6 +34,8 @@ PATIENCE_S = {TestLevel.LIGHT: 120.0, TestLevel.FULL: 900.0}
 TURN_S = 3600.0
 # One that bars nobody waits for its chance, which may be the next restart.
 UNHURRIED_S = 86400.0
+# What a test of links takes beyond its limit: the start of its processes, and their answers.
+LINKS_GRACE_S = 20.0
 GIVEN_UP = "self-test given up"
 KEPT_RESULTS = 256
 KEPT_NODES = 16_384
@@ -80,7 +82,7 @@ def ask(state: JobState, names: tuple[str, ...], level: TestLevel, reason: str, 
         trials.pop(name, None)
         trials[name] = trial
         if len(trials) > 1 and _until(trials[next(islice(reversed(trials), 1, None))]) > _until(trial):
-            trials = _in_order(trials)
+            trials = in_order(trials)
         state = changed(state, trials=trials, trial_count=trial.number, members=members)
         effects.append(Examine(name, wanted_of(state, trial)))
     return Step(state, tuple(effects), Reason("self-test", f"{level.value} self-test: {reason}"))
@@ -89,18 +91,23 @@ def ask(state: JobState, names: tuple[str, ...], level: TestLevel, reason: str, 
 def wanted_of(state: JobState, trial: Trial) -> TestWanted:
     """The request as the member is shown it."""
     tensor = state.policy.tensor if state.policy is not None else 1
-    return TestWanted(trial.number, trial.level, trial.reason, tensor)
+    return TestWanted(trial.number, trial.level, trial.reason, tensor, trial.links)
 
 
 def admitted(state: JobState, name: str, now: float) -> JobState:
-    """The state with the member's test over: one that suits may be given ranks, as if it had joined now."""
+    """The state with the member's test over: one that suits may be given ranks, as if it had joined now. Those
+    whose links were tested were ready before, all of them.
+    """
+    trial = state.trials.get(name)
+    of_links = trial is not None and trial.links is not None
     state = without_trial(state, name)
     member = state.member(name)
     if member is None or member.standing is not MemberState.TESTING or name in state.fit.misfits:
         return state
-    joined_at = member.joined_at if state.in_round(name) else now
+    was_ready = of_links or state.in_round(name)
+    joined_at = member.joined_at if was_ready else now
     members = state.members.changed(name, standing=MemberState.PRESENT, joined_at=joined_at)
-    forming_since = state.forming_since if state.in_round(name) else now
+    forming_since = state.forming_since if was_ready else now
     return changed(state, members=members, forming_since=forming_since)
 
 
@@ -156,9 +163,8 @@ def overdue(state: JobState, now: float) -> Step:
 def _unanswered(state: JobState, trial: Trial) -> str:
     """Which test is waited for no longer, and why, in words."""
     waited = f"waited for {turn}" if (turn := waits_for(state, trial)) else "did not answer"
-    return (
-        f"{trial.member} {waited} for {_until(trial) - (trial.began or trial.at):.0f} s ({trial.level} self-test)"
-    )
+    what = "test of links" if trial.links is not None else f"{trial.level} self-test"
+    return f"{trial.member} {waited} for {_until(trial) - (trial.began or trial.at):.0f} s ({what})"
 
 
 def begin(state: JobState, now: float) -> Step:
@@ -170,7 +176,7 @@ def begin(state: JobState, now: float) -> Step:
     }
     if not begun:
         return stay(state)
-    trials = _in_order({**state.trials, **begun})
+    trials = in_order({**state.trials, **begun})
     return Step(changed(state, trials=trials), (), Reason("self-test", f"{in_words(begun)} can be tested now"))
 
 
@@ -256,10 +262,13 @@ def is_anybody_tested(state: JobState) -> bool:
 
 
 def being_tested(state: JobState) -> str:
-    """The members that are being tested, in words: those that were asked first; empty when there is none."""
+    """Which tests are under way, in words: of those members that were asked first; empty when there is none."""
     told = in_words(islice(state.trials, NAMED))
     rest = len(state.trials) - NAMED
-    return told if rest <= 0 else f"{told} and {rest} more"
+    what = "the self-tests of" if all(each.links is None for each in state.trials.values()) else "the tests of"
+    if state.trials and all(each.links is not None for each in state.trials.values()):
+        what = "the test of the links between"
+    return f"{what} {told}" if rest <= 0 else f"{what} {told} and {rest} more"
 
 
 def compared(
@@ -308,12 +317,15 @@ def again(state: JobState, nodes: frozenset[str], now: float) -> Step:
 
 
 def _until(trial: Trial) -> float:
+    if trial.links is not None:
+        return trial.at + trial.links.limit_s + LINKS_GRACE_S
     if not trial.bars:
         return trial.at + UNHURRIED_S
     return trial.at + TURN_S if trial.began is None else trial.began + PATIENCE_S[trial.level]
 
 
-def _in_order(trials: Mapping[str, Trial]) -> dict[str, Trial]:
+def in_order(trials: Mapping[str, Trial]) -> dict[str, Trial]:
+    """The tests in the order in which they are given up."""
     return dict(sorted(trials.items(), key=lambda each: _until(each[1])))
 
 

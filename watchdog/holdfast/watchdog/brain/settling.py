@@ -14,6 +14,7 @@ from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.departures import may_part, next_departure, part
 from holdfast.watchdog.brain.history import next_closing, settled_down
 from holdfast.watchdog.brain.incidents import close
+from holdfast.watchdog.brain.linktests import idle_links_due, next_idle_links
 from holdfast.watchdog.brain.nodes import next_probation_end, probation_ended
 from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.plan import next_release, plan, plan_after_end
@@ -69,6 +70,7 @@ def next_wakeup(state: JobState) -> float | None:
         next_round_at(state, state.policy),
         _growth_at(state),
         next_trial(state),
+        next_idle_links(state),
         next_probation_end(state),
         next_due(state),
         next_closing(state),
@@ -110,9 +112,10 @@ def _hold(state: JobState, now: float) -> Step:
             return stay(state)
         after = moved(state, Turn.RESUMED, recovery=Recovery(reason="resumed on request"))
         return Step(after, (), Reason("resumed", "resumed on request"))
-    # Each of the two has to let it go.
+    # Each of the three has to let it go.
     by_spec = state.policy is not None and state.policy.suspend
-    who = ["on request"] * state.paused + ["by the job's spec"] * by_spec
+    by_queue = state.policy is not None and state.policy.admitted == 0
+    who = ["on request"] * state.paused + ["by the job's spec"] * by_spec + ["by the cluster's queue"] * by_queue
     says = f"suspended {' and '.join(who)}"
     if is_suspended:
         by, semicolon, saved = state.reason.partition(";")
@@ -199,6 +202,7 @@ CONSEQUENCES: Sequence[Callable[[JobState, float], Step]] = (
     overdue,
     probation_ended,
     spares_due,
+    idle_links_due,
     move,
     part,
     _hold,

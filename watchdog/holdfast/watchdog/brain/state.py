@@ -10,11 +10,13 @@ from holdfast.api.checkpoint import StoredCheckpoint
 from holdfast.api.finding import FindingKind, ProvedBy, Slowness
 from holdfast.api.incident import Incident, IncidentState, Rung
 from holdfast.api.learningrate import LearningRateCut
+from holdfast.api.place import Gathering, Place
 from holdfast.api.plan import NodeOrder, Plan
 from holdfast.api.policy import Offer, Policy
 from holdfast.api.round import Desired, Entry, Follows, Restore, Round
-from holdfast.api.selftest import TestLevel
+from holdfast.api.selftest import LinkTest, TestLevel, UsualLink
 from holdfast.api.status import Checkpoint, JobPhase
+from holdfast.watchdog.brain.gatherings import behind
 from holdfast.watchdog.brain.ledger import Ledger
 from holdfast.watchdog.brain.ledgerofbefore import LedgerOfBefore
 from holdfast.watchdog.brain.roster import Member, MemberState, Roster
@@ -176,6 +178,7 @@ class Trial(msgspec.Struct, frozen=True):
     """A self-test asked of a member. One that `bars` is waited for before the member is given ranks.
 
     `began` is when the member's workers had no ranks any more, so that it could begin; None while they have.
+    With `links` it is the member's part in a test of the links between nodes.
     """
 
     member: str
@@ -185,6 +188,22 @@ class Trial(msgspec.Struct, frozen=True):
     at: float
     bars: bool
     began: float | None = None
+    links: LinkTest | None = None
+
+
+class LinksTested(msgspec.Struct, frozen=True):
+    """What is known of the links between nodes: when the links of a node were tested last, or, of a node without
+    ranks, were to be; `says` is what the newest test came to, `bad` what it said of the links of a node, `usual`
+    the middle link of the fleet. `led` are the members that were asked to lead a test since, and have not
+    answered; `excused` those that told why they took no part in it.
+    """
+
+    tested_at: dict[str, float] = {}
+    led: tuple[str, ...] = ()
+    says: str = ""
+    bad: dict[str, str] = {}
+    excused: tuple[str, ...] = ()
+    usual: UsualLink | None = None
 
 
 class SlowStage(StrEnum):
@@ -267,17 +286,20 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     self-tests that are waited for by member, `fit` whom the spec does not suit, `tested_at` when a node last
     passed a test, `digests` what was computed by whom: check and kind of device, result, nodes. `probation` are
     nodes that are being trusted again, `reputed` those avoided for what other jobs know of them. `racks` are
-    the failure domains of nodes, `sold` what they are and how they are paid for,
-    as far as the cluster tells. `paced_at` is when a checkpoint was last asked
+    the failure domains of nodes, `places` what they share with others, `sold` what they are and how they are paid
+    for, as far as the cluster tells. `gatherings` are the places behind which faults of all jobs gather.
+    `paced_at` is when a checkpoint was last asked
     for because it was due, `storage_restores` how many faults needed one. `went_back` tells
     why the job went back for what its losses were, NaN or too high. `ended_at` is when the
     job succeeded or failed, None while it goes on. `publishes` once the script has said
     anything of its steps; of one that never does, `signed_at` is when the newest round first showed a sign of
-    training. `described` is the digest of how rank 0 said it was started, last. `departed` are nodes that went
+    training. `has_trained` once a step or such a sign was seen since it was submitted, or restarted on request.
+    `described` is the digest of how rank 0 said it was started, last. `departed` are nodes that went
     from the cluster while they were avoided: a machine of that name may come back. `learning_rate_cuts` are those
     made in the history that goes on, oldest first. `follows` is what the script does of a restore directive (None:
     Unknown), `until_step` the last step it means to make (None: it does not say). `slow` are ranks that were found
-    slow, `slowed_rank_s` what that cost, in seconds of one rank.
+    slow, `slowed_rank_s` what that cost, in seconds of one rank. `links` is what is known of the links between
+    nodes.
     """
 
     job: str
@@ -341,6 +363,7 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     went_back: tuple[WentBack, ...] = msgspec.field(default=(), name="non_finite")
     publishes: bool = False
     signed_at: float | None = None
+    has_trained: bool = False
     storage: Storage | None = None
     described: str = ""
     asked: RewindAsked | None = None
@@ -350,11 +373,14 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     until_step: int | None = None
     slow: tuple[SlowRanks, ...] = ()  # oldest first, bounded
     slowed_rank_s: float = 0.0
+    links: LinksTested = LinksTested()
+    places: dict[str, tuple[Place, ...]] = {}
+    gatherings: tuple[Gathering, ...] = ()
 
     @property
     def held(self) -> bool:
-        """Whether nothing of the job may run: somebody paused it, or its spec suspends it."""
-        return self.paused or (self.policy is not None and self.policy.suspend)
+        """Whether nothing of the job may run: it is paused, its spec suspends it, or its queue keeps it out."""
+        return self.paused or (self.policy is not None and self.policy.is_kept_out)
 
     @cached_property
     def leaving(self) -> frozenset[str]:
@@ -391,6 +417,10 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     def is_last_choice(self, node: str) -> bool:
         """Whether the node is given ranks after all others: it is on probation, or was slow."""
         return node in self.probation or any(each.node == node and each.is_last_choice for each in self.slow)
+
+    def gathered_at(self, node: str) -> tuple[Gathering, ...]:
+        """The named places that the node is behind."""
+        return behind(self.gatherings, self.places.get(node, ()))
 
     @property
     def avoided_nodes(self) -> frozenset[str]:

@@ -85,6 +85,8 @@ def status_of(state: JobState, progress: Seen | None, now: float) -> JobStatus:
         tests=tuple(islice(pending_tests(state), REPORTED_TESTS)),
         bill=bill_of(state, now),
         causes=causes_of(state),
+        links=state.links.says,
+        gatherings=state.gatherings,
         tests_total=0 if state.ended_at is not None else len(state.trials),
     )
 
@@ -136,6 +138,15 @@ def pending_tests(state: JobState) -> Iterator[PendingTest]:
         yield PendingTest(each.member, node, each.level, each.reason, each.at, each.bars, turn)
 
 
+def tests_of_nodes(state: JobState) -> dict[str, str]:
+    """By node: which test of it is waited for, or else what a test said of its links, in words."""
+    told = dict(state.links.bad)
+    for test in pending_tests(state):
+        waits = f"; waits for {test.waits_for}" if test.waits_for else ""
+        told[test.node] = f"{test.level} self-test pending, {test.reason}{waits}"
+    return told
+
+
 def shown_phase(state: JobState, step_time_s: float | None, now: float) -> JobPhase:
     """The job's phase; Stalled in place of Running where no step was seen for a minute, or ten steps' time."""
     age_s = step_age_s(state, now)
@@ -165,6 +176,7 @@ def report_of(state: JobState, progress: Progress | None, trouble: str | None, n
         status=with_trouble(status_of(state, progress, now), trouble),
         generation=state.policy.generation if state.policy else None,
         uid=state.policy.uid if state.policy else "",
+        admitted=state.policy.admitted if state.policy else None,
         incidents=state.incidents[: -REPORTED_INCIDENTS - 1 : -1],
         trouble=trouble,
     )
@@ -183,7 +195,7 @@ def membership_of(state: JobState, shown: JobPhase) -> Membership:
     Who must pass a self-test first, or does not suit the job, is neither; nor is anybody of a job that is over.
     Who joined is ready, but for a job that is shown as Stalled: nobody sees any of them train.
     """
-    wanted = state.policy.nodes_max if state.policy else 0
+    wanted = state.policy.members_wanted if state.policy else 0
     if state.ended_at is not None:
         return Membership(wanted=wanted, ready=0, spares=0, joined=0)
     tested = {name for name, each in state.trials.items() if each.bars}

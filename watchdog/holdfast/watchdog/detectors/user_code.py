@@ -160,22 +160,29 @@ def early_exit(job: str, ranks: Sequence[int], round: int | None, at: float, *ev
 
 
 class OwnProcessesDetector(Detector):
-    """Judges `Spawned`, once for a job: every rank of the script does it, in every round."""
+    """Judges `Spawned`, once for a job: a script that trains so does it on every node, in every round. What
+    one rank alone shares out to processes, while those of other nodes wait for it, is the making of its data.
+    """
 
     subscribes_to: tuple[type[Sample], ...] = (Spawned, *ROUNDS)
 
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job
         self._round = RoundInForce(policy.job)
+        self._spawn: set[str] = set()  # members of the round
         self._found = False
 
     def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
         """A finding that asks to be told of: the job goes on as it is."""
-        self._round.follow(sample)
+        if self._round.follow(sample):
+            self._spawn.clear()
         if not isinstance(sample, Spawned) or sample.spawned.round != self._round.number or self._found:
             return ()
-        self._found = True
         told = sample.spawned
+        self._spawn.add(sample.member)
+        if self._round.round is None or not self._spawn >= {share.member for share in self._round.round.ranks}:
+            return ()
+        self._found = True
         at = f" at {told.place}" if told.place else ""
         says = f"rank {told.rank} waits in torch.multiprocessing.spawn{at} for {told.processes} processes"
         finding = Finding(

@@ -40,7 +40,7 @@ def write_course(page: Page, state: JobState, *, step_time_s: float | None, now:
     page.put("holdfast_job_members", members.joined, job, "joined")
     page.put("holdfast_job_members", members.ready, job, "ready")
     page.put("holdfast_job_members", members.spares, job, "spare")
-    page.put("holdfast_job_members", state.policy.spares if state.policy else 0, job, "spares_wanted")
+    page.put("holdfast_job_members", state.policy.spares_wanted if state.policy else 0, job, "spares_wanted")
     page.put("holdfast_job_world_size", running.world_size if running else 0, job)
     if (age_s := step_age_s(state, now)) is not None:
         page.put("holdfast_job_step_age_seconds", age_s, job)

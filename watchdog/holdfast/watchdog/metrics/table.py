@@ -36,6 +36,13 @@ _ROWS: Final[tuple[tuple[str, ...], ...]] = (
     ("holdfast_watchdog_replaced_connections_total", "Connections that a newer one replaced."),
     ("holdfast_fleet_quarantined_nodes", "Nodes that all jobs are kept away from."),
     ("holdfast_fleet_node_quarantined", "1 for a node that all jobs are kept away from.", "node"),
+    (
+        "holdfast_fleet_gathered_faults",
+        "Faults behind a place (a switch, a rack) where more gather than chance explains; absent without one.",
+        "family",
+        "kind",
+        "place",
+    ),
     ("holdfast_watchdog_launchers", "Launchers connected.", JOB),
     ("holdfast_watchdog_agents", "Agents connected.", JOB),
     ("holdfast_watchdog_journal_lines", "Lines in the job's journal, without compacted ones.", JOB),

@@ -11,6 +11,7 @@ from aiohttp import WSCloseCode, web
 from aiohttp.typedefs import Middleware
 
 from holdfast.api.feed import FEED_PATH
+from holdfast.api.fleet import FLEET_PATH
 from holdfast.api.standing import STANDBY_STATUS, STANDING_HEADER, Standing
 from holdfast.watchdog.access.auth import Authenticator, Caller, Role
 from holdfast.watchdog.access.readership import (
@@ -225,6 +226,7 @@ ROUTES = (
     Route("GET", "/v1/operator", serve_operator, Role.OPERATE),
     Route("GET", FEED_PATH, serve_feed, Role.VIEW),
     Route("GET", "/v1/whoami", jobs.whoami, Needs.TOKEN),
+    Route("GET", FLEET_PATH, jobs.fleet, Role.VIEW),
     Route("GET", "/v1/jobs", jobs.list_jobs, LIST_JOBS),
     Route("POST", "/v1/jobs", jobs.submit, Role.OPERATE),
     Route("DELETE", JOB, jobs.forget, Role.OPERATE),

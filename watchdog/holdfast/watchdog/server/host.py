@@ -10,10 +10,9 @@ import msgspec
 from aiohttp import WSCloseCode
 
 from holdfast.api.bulletin import GpuFigures
-from holdfast.api.errors import Fenced, HoldfastError, Unavailable
-from holdfast.api.event import Event, InterventionRequested, JobSubmitted, NodeChanged, PodChanged, StacksTaken
+from holdfast.api.errors import Fenced, HoldfastError
+from holdfast.api.event import Event, JobSubmitted, NodeChanged, PodChanged, StacksTaken
 from holdfast.api.finding import Evidence
-from holdfast.api.intervention import InterventionOutcome, InterventionRequest, InterventionState
 from holdfast.api.ledger import LedgerReport
 from holdfast.api.membership import SaveWanted
 from holdfast.api.plan import JobReport, PodObserved, PodState
@@ -24,9 +23,8 @@ from holdfast.api.telemetry import NodeReport, Pace
 from holdfast.watchdog.brain import costs
 from holdfast.watchdog.brain.history import vouch
 from holdfast.watchdog.brain.members import is_news
-from holdfast.watchdog.brain.requests import pending
 from holdfast.watchdog.brain.selftests import wanted_of
-from holdfast.watchdog.brain.status import pending_tests, report_of, status_of
+from holdfast.watchdog.brain.status import report_of, status_of, tests_of_nodes
 from holdfast.watchdog.brain.step import (
     Answered,
     Dismiss,
@@ -47,6 +45,7 @@ from holdfast.watchdog.metrics.counts import Tally
 from holdfast.watchdog.nodeevidence import KernelLines, node_evidence, noted_evidence
 from holdfast.watchdog.server.clock import WatchdogClock
 from holdfast.watchdog.server.connection import AgentConnection, Connection, Farewell, LauncherConnection, Slot
+from holdfast.watchdog.server.interventions import Interventions
 from holdfast.watchdog.server.profilecalls import ProfileCalls
 from holdfast.watchdog.server.shelves import Shelves
 from holdfast.watchdog.server.stackcalls import StackCalls
@@ -55,9 +54,6 @@ from holdfast.watchdog.standstill import evidence_of
 
 logger = logging.getLogger(__name__)
 
-ANSWER_PATIENCE_S = 2.0
-KEPT_OUTCOMES = 256
-LINES_PER_BREATH = 64
 # How far the stall threshold moves before agents are told, and how often it is looked at.
 PACE_CHANGE = 0.1
 PACE_EVERY_S = 1.0
@@ -94,15 +90,14 @@ class JobHost:
         self.profiles = ProfileCalls()
         self.kernel = KernelLines()
         self.pods = PodsSeen()
+        self.interventions = Interventions(job, self.demand)
         self.taken: dict[str, NodeReport] = {}  # by node: the newest report
         self.taken_at: dict[str, float] = {}
-        self.outcomes: dict[str, InterventionOutcome] = {}
         self.news = 0  # how often anything was decided or reported
         self.closing = False  # peers that go now are sent away: no fault of theirs
         self._over = False
         self._fenced = fenced
         self._decided = decided
-        self._answers: dict[str, asyncio.Future[InterventionOutcome]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._unkept: list[Effect] = []
@@ -222,31 +217,6 @@ class JobHost:
             self._pace_at = now + PACE_EVERY_S
             self._set_pace(now)
 
-    async def intervene(self, request: InterventionRequest) -> InterventionOutcome:
-        """Ask the brain and wait shortly for the answer. The same id again gets the same answer, however late."""
-        known = self.outcomes.get(request.id) or self.job.answer(request.id)
-        if known is not None:
-            return known
-        if request.id in self.job.state.answered:
-            # By a version that kept no answers: the journal tells.
-            for count, each in enumerate(self.job.history()):
-                for effect in each.effects:
-                    if isinstance(effect, Answered) and effect.outcome.id == request.id:
-                        self._answer(effect.outcome)
-                        return effect.outcome
-                if count % LINES_PER_BREATH == 0:
-                    await asyncio.sleep(0)  # a long journal must not keep a fault waiting
-            raise Unavailable(f"the answer to intervention {request.id} is not in the journal")
-        answer = self._answers.setdefault(request.id, asyncio.get_running_loop().create_future())
-        if pending(self.job.state, request.id) is None:
-            self.demand(InterventionRequested(request))
-        try:
-            async with asyncio.timeout(ANSWER_PATIENCE_S):
-                return await asyncio.shield(answer)
-        except TimeoutError:
-            says = pending(self.job.state, request.id) or "taken, not yet answered; ask again with the same id"
-            return InterventionOutcome(request.id, InterventionState.PENDING, says)
-
     def ledger(self) -> LedgerReport:
         """Where every GPU-second went until now; of a job that has ended, until its end."""
         ended_at = self.job.state.ended_at
@@ -257,10 +227,7 @@ class JobHost:
         now, state = self.clock.now(), self.job.shown
         progress = self.job.progress
         avoided = {order.node: order.reason for order in state.avoided}
-        tested = {}
-        for test in pending_tests(state):
-            waits = f"; waits for {test.waits_for}" if test.waits_for else ""
-            tested[test.node] = f"{test.level} self-test pending, {test.reason}{waits}"
+        tested = tests_of_nodes(state)
         nodes = tuple(
             NodeStatus(
                 node,
@@ -331,7 +298,7 @@ class JobHost:
                 case Examine(member=member, wanted=asked):
                     self._tell(member, Slot.TEST, asked)
                 case Answered(outcome=outcome):
-                    self._answer(outcome)
+                    self.interventions.answered(outcome)
                 case Notify(incident=incident, text=text):
                     logger.warning("a human is needed job=%s incident=%s text=%s", self.job.name, incident, text)
                 case _:
@@ -397,14 +364,6 @@ class JobHost:
         """What was heard of the job: it is asked for when nobody is there any more who could say it."""
         if self.job.state.policy is not None and self.taken:
             self.job.keep_last(lastseen.completed(self.last_seen()), now)
-
-    def _answer(self, outcome: InterventionOutcome) -> None:
-        self.outcomes[outcome.id] = outcome
-        while len(self.outcomes) > KEPT_OUTCOMES:
-            del self.outcomes[next(iter(self.outcomes))]
-        waiting = self._answers.pop(outcome.id, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(outcome)
 
     def _arm(self, now: float) -> None:
         """Wake no later than the job asks. A timer that is too early stays: it wakes, and arms the next one."""

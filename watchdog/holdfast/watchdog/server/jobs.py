@@ -75,6 +75,11 @@ async def list_jobs(request: web.Request) -> web.Response:
     return answer([status(host) for host in watchdog.hosts() if namespace_of(host.job.name) in listed])
 
 
+async def fleet(request: web.Request) -> web.Response:
+    """What all jobs together know, as of now."""
+    return answer(request.app[WATCHDOG].fleet_report())
+
+
 def shows(read: Callable[[JobHost], object]) -> Handler:
     """A handler that answers with what `read` finds of the job that the path names."""
 
@@ -270,7 +275,7 @@ def _requested(body: bytes, host: JobHost) -> InterventionRequest:
 async def intervene(request: web.Request) -> web.Response:
     """Take an intervention and answer with its outcome: 200 when it is known, 202 while it is pending."""
     host = hosted(request)
-    outcome = await host.intervene(_requested(await request.read(), host))
+    outcome = await host.interventions.ask(_requested(await request.read(), host))
     return answer(outcome, status=202 if outcome.state is InterventionState.PENDING else 200)
 
 

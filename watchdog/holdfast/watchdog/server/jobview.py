@@ -174,7 +174,8 @@ class JobView:
         policy, nodes, layout = host.job.state.policy, self._nodes, self._layout
         silent_s = silent_after_s(policy) if policy is not None else math.inf
         avoided = {order.node: order.reason for order in host.job.state.avoided}
-        tested = {test.node: f"{test.level} self-test pending" for test in pending_tests(host.job.state)}
+        pending = {test.node: f"{test.level} self-test pending" for test in pending_tests(host.job.state)}
+        tested = {**host.job.state.links.bad, **pending}
         remarks: list[NodeRemark] = []
         uuids: list[tuple[str, ...]] = []
         health, heat = bytearray(), bytearray()

@@ -211,7 +211,7 @@ def heed(host: JobHost, launcher: LauncherConnection, message: membership.FromLa
                 # Said again after a reconnect. Taken as news it would set the job back to where the round began.
                 host.tally.add(Count.DUPLICATE_MESSAGES)
         case Tested():
-            found = (message.level, message.verdict, message.checks, message.says)
+            found = (message.level, message.verdict, message.checks, message.says, message.links)
             host.record(event.MemberTested(member, message.number, *found))
         case WorkerOutput():
             _wrote(host, launcher, message)
@@ -389,6 +389,7 @@ def _take_from_operator(host: JobHost, message: FromOperator) -> None:
                 message.offer,
                 holding,
                 message.remediated,
+                message.places,
             )
             host.see(event.NodeChanged(*told))
         case PodObserved():

@@ -85,6 +85,9 @@ class Scraper:
             page.put("holdfast_fleet_quarantined_nodes", len(quarantined))
             for node in quarantined[:NODES_MAX]:
                 page.put("holdfast_fleet_node_quarantined", 1, node)
+            for each in watchdog.failures.gatherings:
+                labels = each.family.value, each.place.kind, each.place.name
+                page.put("holdfast_fleet_gathered_faults", each.faults, *labels)
         hosts = list(watchdog.hosts())
         self._vitals = {host.job.name: kept for host in hosts if (kept := self._vitals.get(host.job.name))}
         for host in hosts:

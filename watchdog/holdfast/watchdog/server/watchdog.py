@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from aiohttp import WSCloseCode, web
 
-from holdfast.api.errors import Unavailable
+from holdfast.api.errors import Fenced, Unavailable
+from holdfast.api.fleet import FleetReport
 from holdfast.api.standing import Standing
 from holdfast.watchdog.brain.reputation import namespace_of
 from holdfast.watchdog.brain.step import Brain, Effect
@@ -15,6 +17,7 @@ from holdfast.watchdog.metrics.counts import Tally
 from holdfast.watchdog.senses import SensesFor
 from holdfast.watchdog.server.clock import WatchdogClock
 from holdfast.watchdog.server.connection import Farewell
+from holdfast.watchdog.server.failurebook import FailureBook
 from holdfast.watchdog.server.fleet import Deletions, FleetMemory
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.identity import check_job
@@ -67,6 +70,7 @@ class Watchdog:
         """
         self._fence = self.store.claim() if fence is None else fence
         self.fleet = FleetMemory(self.store, self._fence, self.cluster)
+        self.failures = FailureBook(self.store, self._fence)
         self._deletions = Deletions(self.store, self._fence)
         self.past_ledgers = PastLedgers(self.store, self._fence)
         jobs = [self._job(name) for name in self.store.jobs()]
@@ -86,11 +90,16 @@ class Watchdog:
         for job in jobs:
             logger.info("job resumed job=%s offset=%d phase=%s", job.name, job.offset, job.state.phase.value)
         self._started = True
+        self.failures.book(self._hosts.values(), self.clock.now())
         for host in self._hosts.values():
             self.fleet.tell(host, self.clock.now())
+            self.failures.tell(host)
 
     def stop(self) -> None:
         """Leave everything as it is, ready for the next start."""
+        if self._started:
+            with suppress(Fenced):  # another one leads, and books what it sees
+                self.failures.book(self._hosts.values(), self.clock.now())
         for host in self._hosts.values():
             host.stop()
         self.store.close()
@@ -158,6 +167,12 @@ class Watchdog:
         """Every job's host, by name."""
         return (self._hosts[name] for name in sorted(self._hosts))
 
+    def fleet_report(self) -> FleetReport:
+        """What all jobs together know of the fleet, as of now. Raises Fenced."""
+        now = self.clock.now()
+        self.failures.book(self._hosts.values(), now)
+        return FleetReport(now, self.failures.gatherings)
+
     def forget(self, name: str) -> None:
         """Drop a job that is gone for good; its peers are told to go. Raises Unavailable, Damaged, Fenced."""
         host = self._hosts.get(name)
@@ -172,6 +187,7 @@ class Watchdog:
         self.store.forget(name, fence=self._fence)
         del self._hosts[name]
         self.shelves.forget(name)
+        self.failures.forget(name)
         host.dismiss(Farewell(WSCloseCode.GOING_AWAY, f"job {name} is gone"))
 
     @property
@@ -228,9 +244,11 @@ class Watchdog:
         # Those of jobs by hand do not count beside others: whoever brings one invents as many as he likes.
         known = [each for each in self._hosts.values() if each.is_submitted] or self._hosts.values()
         nodes = sum(len(each.job.state.members) for each in known)
-        concerned = list(self._hosts.values()) if self.fleet.learn(host, effects, now, nodes=nodes) else [host]
-        for each in concerned:
+        of_nodes = self.fleet.learn(host, effects, now, nodes=nodes)
+        of_places = self.failures.learn(host, self._hosts.values(), effects, now)
+        for each in list(self._hosts.values()) if of_nodes or of_places else [host]:
             self.fleet.tell(each, now)
+            self.failures.tell(each)
         for watcher in self.watchers:
             watcher(host)
 

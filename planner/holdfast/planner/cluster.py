@@ -1,0 +1,76 @@
+"""The machines: GPUs in nodes, what joins them, and what a GPU costs an hour. Rates are bytes/s in one
+direction.
+"""
+
+import msgspec
+
+from holdfast.api.errors import InvalidInput, Problem
+from holdfast.planner.gpu import Gpu
+
+
+class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`nvlink_domain` is how many GPUs reach each other at the GPU's NVLink rate.
+
+    `network` is each GPU's share of its node's network, at the rate that is reached; `latency_s` and
+    `nvlink_latency_s` are of one message. `storage` is the rate of the whole cluster to its checkpoints' storage.
+    """
+
+    gpu: Gpu
+    gpus: int
+    per_node: int = 8
+    nvlink_domain: int = 8
+    network: float = 50e9
+    latency_s: float = 10e-6
+    nvlink_latency_s: float = 3e-6
+    storage: float = 100e9
+    price: float | None = None  # of a GPU and hour
+
+    def __post_init__(self) -> None:
+        """Raises InvalidInput."""
+        problems = [
+            Problem(f"cluster.{name}", getattr(self, name), "give a number greater than 0")
+            for name in ("gpus", "per_node", "nvlink_domain", "network", "storage")
+            if getattr(self, name) <= 0
+        ]
+        if self.gpus > self.per_node and self.gpus % max(self.per_node, 1):
+            problems.append(
+                Problem("cluster.gpus", self.gpus, f"give a multiple of {self.per_node} GPUs per node")
+            )
+        if problems:
+            raise InvalidInput(*problems)
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes there are."""
+        return -(-self.gpus // self.per_node)
+
+
+class Reach(msgspec.Struct, frozen=True):
+    """Where the members of a group of GPUs are: `size` of them, `near` of which share an NVLink domain.
+
+    `rate` is what each of them sends and receives in a ring through all, `port` what it does by itself;
+    `latency_s`
+    is of one hop.
+    """
+
+    size: int
+    near: int
+    rate: float
+    port: float
+    latency_s: float
+
+
+def reach_of(cluster: Cluster, size: int, stride: int) -> Reach:
+    """A group of every `stride`-th of `size` x `stride` neighbouring GPUs.
+
+    A ring through several nodes enters each once, by as many network ports as it has members there.
+    """
+    near = max(1, min(size, cluster.nvlink_domain // stride if stride <= cluster.nvlink_domain else 1))
+    if size <= 1:
+        return Reach(1, 1, float("inf"), float("inf"), 0.0)
+    if near >= size:
+        return Reach(size, size, cluster.gpu.nvlink, cluster.gpu.nvlink, cluster.nvlink_latency_s)
+    rate = cluster.network * near
+    if near > 1 and cluster.gpu.nvlink:
+        rate = min(rate, cluster.gpu.nvlink)
+    return Reach(size, near, rate, cluster.network, cluster.latency_s)

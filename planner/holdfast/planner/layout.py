@@ -1,0 +1,141 @@
+"""How a model is split over GPUs, and why a split is not possible."""
+
+from collections.abc import Iterator
+from enum import IntEnum, StrEnum
+
+import msgspec
+
+from holdfast.planner.cluster import Cluster
+from holdfast.planner.model import Model
+
+
+class Sharding(IntEnum):
+    """What the data-parallel ranks share out: nothing, optimizer state, gradients too, parameters too (FSDP).
+
+    Source: https://arxiv.org/abs/1910.02054 (ZeRO stages 1 to 3)
+    """
+
+    NONE = 0
+    OPTIMIZER = 1
+    GRADIENTS = 2
+    PARAMETERS = 3
+
+
+class Schedule(StrEnum):
+    """Of the pipeline: one forward one backward, the same with interleaved stages, or without bubble.
+
+    Sources: https://arxiv.org/abs/2104.04473 (interleaved), https://arxiv.org/abs/2401.10241 (zero bubble)
+    """
+
+    ONE_F_ONE_B = "1f1b"
+    INTERLEAVED = "interleaved"
+    ZERO_BUBBLE = "zero-bubble"
+
+
+class Recompute(StrEnum):
+    """Which activations are computed again in the backward pass.
+
+    Source: https://arxiv.org/abs/2205.05198 (selective: the attention's scores only)
+    """
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+
+
+class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is the same whatever the layout: the batch in sequences, their length, and how the numbers are kept.
+
+    `flash` is attention that never writes its scores to memory. `optimizer_bytes` are of master weights and
+    moments, per parameter. `fp8`: matmuls are in FP8.
+    """
+
+    sequence: int
+    batch: int
+    tokens: float = 0.0
+    flash: bool = True
+    fp8: bool = False
+    gradient_bytes: int = 4
+    optimizer_bytes: int = 12
+
+
+class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Degrees of parallelism; their product, without `expert`, is the number of GPUs.
+
+    `chunks` are the stages that a pipeline rank has (of an interleaved schedule). `sequence_parallel` shares what
+    tensor parallelism leaves whole. What hides behind computing: `overlap` the data-parallel traffic,
+    `overlap_tensor` the tensor-parallel one
+    as far as it can be cut into pieces, `overlap_experts` the exchange with experts.
+    """
+
+    tensor: int = 1
+    pipeline: int = 1
+    context: int = 1
+    expert: int = 1
+    data: int = 1
+    micro_batch: int = 1
+    sharding: Sharding = Sharding.OPTIMIZER
+    schedule: Schedule = Schedule.ONE_F_ONE_B
+    chunks: int = 1
+    recompute: Recompute = Recompute.SELECTIVE
+    sequence_parallel: bool = True
+    overlap: bool = True
+    overlap_tensor: bool = False
+    overlap_experts: bool = False
+
+    @property
+    def gpus(self) -> int:
+        """All of them."""
+        return self.tensor * self.pipeline * self.context * self.data
+
+    def micro_batches(self, training: Training) -> int:
+        """How often each pipeline is filled in a step."""
+        return training.batch // (self.data * self.micro_batch)
+
+    def __str__(self) -> str:
+        parts = [f"TP {self.tensor}", f"PP {self.pipeline}"]
+        parts += [f"CP {self.context}"] if self.context > 1 else []
+        parts += [f"EP {self.expert}"] if self.expert > 1 else []
+        parts += [f"DP {self.data}", f"micro-batch {self.micro_batch}"]
+        if self.pipeline > 1:
+            chunks = f" x{self.chunks}" if self.chunks > 1 else ""
+            parts.append(f"{self.schedule.value}{chunks}")
+        stage = {0: "replicated", 1: "ZeRO-1", 2: "ZeRO-2", 3: "FSDP"}[self.sharding]
+        return ", ".join([*parts, stage, f"recompute {self.recompute.value}"])
+
+
+class Misfit(msgspec.Struct, frozen=True):
+    """Why a layout cannot be: `because` in a few words that others share, `says` with this one's numbers."""
+
+    because: str
+    says: str
+
+
+def misfits(layout: Layout, model: Model, cluster: Cluster, training: Training) -> Iterator[Misfit]:
+    """Why it cannot be, apart from memory; nothing: it can."""
+    degrees = layout.tensor, layout.pipeline, layout.context, layout.expert
+    tensor, pipeline, context, expert = degrees
+    count = layout.micro_batches(training)
+    if layout.gpus != cluster.gpus:
+        yield Misfit("GPUs", f"it takes {layout.gpus} GPUs, the cluster has {cluster.gpus}")
+    if tensor > cluster.nvlink_domain:
+        says = f"tensor parallelism of {tensor} leaves the NVLink domain of {cluster.nvlink_domain} GPUs"
+        yield Misfit("NVLink domain", f"{says}: each layer would wait for the network four times")
+    if model.heads % tensor:
+        yield Misfit("heads", f"{model.heads} attention heads cannot be shared by {tensor}")
+    if pipeline * layout.chunks > model.layers:
+        yield Misfit("layers", f"{model.layers} layers cannot make {pipeline * layout.chunks} stages")
+    if training.sequence % context:
+        yield Misfit("sequence", f"a sequence of {training.sequence} cannot be shared by {context}")
+    if expert > 1 and (model.experts is None or model.experts.count % expert):
+        yield Misfit("experts", f"expert parallelism of {expert} does not share the model's experts evenly")
+    if expert > layout.data * context * tensor:
+        yield Misfit("experts", f"expert parallelism of {expert} needs as many ranks beside the pipeline")
+    if training.batch % (layout.data * layout.micro_batch):
+        shares = f"{layout.data} replicas in micro-batches of {layout.micro_batch}"
+        yield Misfit("batch", f"a batch of {training.batch} sequences cannot be shared by {shares}")
+    elif layout.schedule is Schedule.INTERLEAVED and count % pipeline:
+        yield Misfit("schedule", f"interleaving wants micro-batches in multiples of {pipeline}, there are {count}")
+    if layout.sharding > Sharding.OPTIMIZER and pipeline > 1:
+        says = "sharded gradients or parameters with a pipeline are gathered anew for each micro-batch"
+        yield Misfit("sharding", says)

@@ -1,0 +1,192 @@
+"""All layouts of a model on a cluster: which fit, how fast each is, what it costs, and why the others fall."""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from holdfast.api.errors import InvalidInput, Problem
+from holdfast.planner.cluster import Cluster
+from holdfast.planner.layout import Layout, Misfit, Recompute, Schedule, Sharding, Training, misfits
+from holdfast.planner.memory import RESERVED, memory_of
+from holdfast.planner.model import Model
+from holdfast.planner.quantity import Quantity, shown
+from holdfast.planner.reliability import (
+    DAY_S,
+    Reliability,
+    effective_share,
+    failures_per_day,
+    save_every_s,
+    spares_for,
+)
+from holdfast.planner.step import Efficiency, Run, model_flops_utilization, step_time
+
+MICRO_BATCHES: Final = (1, 2, 4, 8)
+CHUNKS: Final = (1, 2, 4)
+
+
+class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is asked: a model on a cluster, for so many tokens."""
+
+    model: Model
+    cluster: Cluster
+    training: Training
+    reliability: Reliability = Reliability()
+    reached: Efficiency = Efficiency()
+
+
+class Option(msgspec.Struct, frozen=True):
+    """One layout that fits. `days` and `money` are of all tokens, failures included; None: none were asked for."""
+
+    layout: Layout
+    memory: Quantity
+    step: Quantity
+    mfu: float
+    tokens_per_s: float
+    days: float | None
+    money: float | None
+
+    @property
+    def order(self) -> tuple[float, int, int]:
+        """The fastest first; of equals the one that splits least."""
+        return -self.tokens_per_s, self.layout.tensor * self.layout.pipeline, self.layout.micro_batch
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    """One layout that does not fit, and why."""
+
+    layout: Layout
+    misfit: Misfit
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """`options` are sorted, the best first."""
+
+    options: tuple[Option, ...]
+    rejected: tuple[Rejected, ...]
+    failures: Quantity
+    spares: Quantity
+    interval: Quantity
+    effective: Quantity
+
+
+def plan(question: Question, pinned: Mapping[str, int] | None = None) -> Plan:
+    """Judge every layout whose degrees are those that are `pinned`, by field of `Layout`.
+
+    Raises InvalidInput when there is none.
+    """
+    wanted = pinned or {}
+    nodes, reliability = question.cluster.nodes, question.reliability
+    interval = save_every_s(nodes, reliability)
+    effective = effective_share(nodes, reliability, interval.value)
+    options, rejected = [], []
+    for layout in layouts(question):
+        if any(getattr(layout, name) != value for name, value in wanted.items()):
+            continue
+        judged = judge(layout, question, effective.value)
+        if isinstance(judged, Option):
+            options.append(judged)
+        else:
+            rejected.append(judged)
+    if not options and not rejected:
+        fix = f"no layout of {question.cluster.gpus} GPUs shares such a batch"
+        given = {"batch": question.training.batch, **wanted}
+        raise InvalidInput(Problem("training.batch", given, f"{fix}; give a multiple of its replicas"))
+    return Plan(
+        options=tuple(sorted(options, key=lambda each: each.order)),
+        rejected=tuple(rejected),
+        failures=failures_per_day(nodes, reliability),
+        spares=spares_for(nodes, reliability),
+        interval=interval,
+        effective=effective,
+    )
+
+
+def judge(layout: Layout, question: Question, effective: float) -> Option | Rejected:
+    """What a layout comes to, or why it falls."""
+    model, cluster, training = question.model, question.cluster, question.training
+    if (misfit := next(misfits(layout, model, cluster, training), None)) is not None:
+        return Rejected(layout, misfit)
+    memory, room = memory_of(model, layout, training), cluster.gpu.memory * (1.0 - RESERVED)
+    if memory.value > room:
+        most = max(memory.of, key=lambda each: each.value)
+        says = f"it takes {shown(memory.value, 'bytes')} of {shown(room, 'bytes')} a GPU"
+        return Rejected(layout, Misfit("memory", f"{says}; {shown(most.value, 'bytes')} of it are {most.name}"))
+    run = Run(model, layout, cluster, training)
+    step = step_time(run, question.reached)
+    rate = training.batch * training.sequence / step.value
+    days = money = None
+    if training.tokens:
+        days = training.tokens / (rate * effective) / DAY_S if effective else math.inf
+        if cluster.price is not None:
+            money = days * 24.0 * cluster.gpus * cluster.price
+    return Option(
+        layout=layout,
+        memory=memory,
+        step=step,
+        mfu=model_flops_utilization(run, step.value),
+        tokens_per_s=rate,
+        days=days,
+        money=money,
+    )
+
+
+def layouts(question: Question) -> Iterator[Layout]:
+    """Every layout worth a look: degrees that multiply to the cluster, each schedule, sharding and
+    recomputation.
+    """
+    gpus, model = question.cluster.gpus, question.model
+    tensors = [each for each in _powers(16) if gpus % each == 0]
+    experts = [each for each in _powers(256) if model.experts and model.experts.count % each == 0] or [1]
+    for tensor, pipeline, context in itertools.product(tensors, _divisors(gpus, 64), _powers(16)):
+        if gpus % (tensor * pipeline * context) or pipeline > model.layers:
+            continue
+        data = gpus // (tensor * pipeline * context)
+        # Flash attention keeps no scores, so that recomputing them selectively gains nothing.
+        kinds = [each for each in Recompute if each is not Recompute.SELECTIVE or not question.training.flash]
+        for expert, micro_batch, recompute in itertools.product(experts, MICRO_BATCHES, kinds):
+            if question.training.batch % (data * micro_batch):
+                continue
+            base = Layout(tensor, pipeline, context, expert, data, micro_batch, recompute=recompute)
+            yield from _variants(base, model)
+
+
+def _variants(base: Layout, model: Model) -> Iterator[Layout]:
+    """Of one set of degrees: how state is sharded where there is no pipeline, and the pipeline's schedules."""
+    if base.pipeline == 1:
+        for sharding in (Sharding.OPTIMIZER, Sharding.PARAMETERS):
+            yield msgspec.structs.replace(base, sharding=sharding)
+        return
+    yield base
+    yield msgspec.structs.replace(base, schedule=Schedule.ZERO_BUBBLE)
+    for chunks in CHUNKS[1:]:
+        if model.layers >= base.pipeline * chunks:
+            yield msgspec.structs.replace(base, schedule=Schedule.INTERLEAVED, chunks=chunks)
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """Why layouts fall: how many for this reason, and the first of them in full."""
+
+    because: str
+    count: int
+    example: str
+
+
+def reasons(rejected: Sequence[Rejected]) -> tuple[Reason, ...]:
+    """Of all that fall, the commonest reason first."""
+    found: dict[str, Reason] = {}
+    for each in rejected:
+        because = each.misfit.because
+        known = found.get(because) or Reason(because, 0, f"{each.layout}: {each.misfit.says}")
+        found[because] = msgspec.structs.replace(known, count=known.count + 1)
+    return tuple(sorted(found.values(), key=lambda each: -each.count))
+
+
+def _powers(most: int) -> list[int]:
+    return [2**power for power in range(most.bit_length()) if 2**power <= most]
+
+
+def _divisors(number: int, most: int) -> list[int]:
+    return [each for each in range(1, most + 1) if number % each == 0]

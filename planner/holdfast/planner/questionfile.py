@@ -1,0 +1,98 @@
+"""A question in a file: YAML with `model`, `cluster`, `training`, and what is assumed where that is known better.
+
+model: {config: config.json}          # of Hugging Face; or the numbers of `holdfast.planner.model.Model`
+cluster: {gpu: H100, gpus: 1024}      # gpu: a name of the catalogue, or the numbers of `Gpu`
+training: {sequence: 8192, batch: 2048, tokens: 2e12}
+reliability: {rate: 3.8}
+reached: {matmul: 0.6}
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import yaml
+
+from holdfast.api.errors import InvalidInput, Problem
+from holdfast.planner.cluster import Cluster
+from holdfast.planner.gpu import gpu_of
+from holdfast.planner.hfconfig import read_config
+from holdfast.planner.layout import Training
+from holdfast.planner.model import Model
+from holdfast.planner.plan import Question
+from holdfast.planner.reliability import Reliability
+from holdfast.planner.step import Efficiency
+
+Part = TypeVar("Part", bound=msgspec.Struct)
+SECTIONS = ("model", "cluster", "training", "reliability", "reached")
+Sections = dict[str, dict[str, object]]
+
+
+def read_sections(path: Path) -> Sections:
+    """The sections of a file, still as they were written. Raises InvalidInput."""
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidInput(Problem("FILE", str(path), f"give a file that can be read: {error.strerror}")) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InvalidInput(Problem("FILE", str(path), f"give YAML: {' '.join(str(error).split())}")) from None
+    if not isinstance(given, dict):
+        raise InvalidInput(Problem("FILE", str(path), f"give sections: {', '.join(SECTIONS)}"))
+    wrong = [
+        Problem(str(name), value, f"give one of the sections {', '.join(SECTIONS)}, each with names and values")
+        for name, value in given.items()
+        if name not in SECTIONS or not isinstance(value, dict)
+    ]
+    if wrong:
+        raise InvalidInput(*wrong)
+    return {str(name): dict(value) for name, value in given.items()}
+
+
+def question_of(sections: Mapping[str, Mapping[str, object]], folder: Path) -> Question:
+    """The question of the sections. A model's `config` is looked up from `folder`. Raises InvalidInput."""
+    return Question(
+        model=_model(dict(sections.get("model", {})), folder),
+        cluster=_cluster(dict(sections.get("cluster", {}))),
+        training=_part("training", sections.get("training", {}), Training),
+        reliability=_part("reliability", sections.get("reliability", {}), Reliability),
+        reached=_part("reached", sections.get("reached", {}), Efficiency),
+    )
+
+
+def _model(given: dict[str, object], folder: Path) -> Model:
+    config = given.pop("config", None)
+    if config is None:
+        return _part("model", {"name": "model", **given}, Model)
+    if given:
+        raise InvalidInput(Problem("model", sorted(given), "give either `config` or the numbers, not both"))
+    return read_config(folder / str(config))
+
+
+def _cluster(given: dict[str, object]) -> Cluster:
+    gpu = given.get("gpu")
+    if gpu is None:
+        raise InvalidInput(Problem("cluster.gpu", None, "give the name of a GPU, as H100"))
+    if isinstance(gpu, str):
+        given["gpu"] = gpu_of(gpu, "cluster.gpu")
+    return _part("cluster", given, Cluster)
+
+
+def _part(name: str, given: Mapping[str, object], kind: type[Part]) -> Part:
+    plain = {key: _number(value) for key, value in given.items()}
+    try:
+        return msgspec.convert(plain, kind)
+    except msgspec.ValidationError as error:
+        says, _, where = str(error).partition(" - at `$")
+        field = f"{name}{where.rstrip('`')}"
+        raise InvalidInput(Problem(field, plain, f"{says[:1].lower()}{says[1:]}")) from None
+
+
+def _number(value: object) -> object:
+    """YAML 1.1 takes `2e12` for a word; a whole number of any spelling is one."""
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return value
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value

@@ -1,0 +1,216 @@
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from published_runs import A100, BLOOM, H100, PUBLISHED, gpt
+
+from holdfast.api.errors import InvalidInput
+from holdfast.api.trainingjob import read_trainingjob
+from holdfast.planner.cluster import Cluster, reach_of
+from holdfast.planner.collective import exchange_s, gather_s, reduce_s
+from holdfast.planner.jobfile import job_of
+from holdfast.planner.layout import Layout, Recompute, Schedule, Sharding, Training, misfits
+from holdfast.planner.memory import in_flight, memory_of
+from holdfast.planner.model import Model
+from holdfast.planner.plan import Option, Question, plan, reasons
+from holdfast.planner.questionfile import question_of, read_sections
+from holdfast.planner.step import Efficiency, Run, step_time
+
+LLAMA_8B = Model("8B", layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256)
+TRAINING = Training(sequence=8192, batch=512, tokens=1e12)
+QUESTION = Question(LLAMA_8B, Cluster(H100, 64, price=2.0), TRAINING)
+
+
+def test_what_bloom_planned_first_is_refused_for_its_nvlink_domain() -> None:
+    (bloom,) = (each for each in PUBLISHED if each.source == BLOOM)
+    wide = replace(bloom.run.layout, tensor=8, pipeline=6)
+    (misfit,) = misfits(wide, bloom.run.model, bloom.run.cluster, bloom.run.training)
+    assert misfit.because == "NVLink domain"
+    assert "tensor parallelism of 8 leaves the NVLink domain of 4 GPUs" in misfit.says
+
+
+def test_options_are_sorted_by_speed_and_cost_what_their_gpus_cost() -> None:
+    found = plan(QUESTION)
+    rates = [each.tokens_per_s for each in found.options]
+    assert rates == sorted(rates, reverse=True)
+    for each in found.options:
+        assert each.days is not None
+        assert each.money == pytest.approx(each.days * 24 * 64 * 2.0)
+        assert each.days * 86400 * each.tokens_per_s * found.effective.value == pytest.approx(1e12)
+        assert each.memory.value <= H100.memory
+        assert each.layout.gpus == 64
+
+
+def test_every_rejected_layout_says_why_and_the_reasons_count_them() -> None:
+    found = plan(QUESTION)
+    assert sum(each.count for each in reasons(found.rejected)) == len(found.rejected) > 0
+    for each in found.rejected:
+        if each.misfit.because == "memory":
+            assert memory_of(LLAMA_8B, each.layout, TRAINING).value > 0.9 * H100.memory
+
+
+def test_pinned_degrees_are_those_of_every_layout() -> None:
+    found = plan(QUESTION, {"tensor": 2, "pipeline": 4})
+    judged = [each.layout for each in (*found.options, *found.rejected)]
+    assert {(each.tensor, each.pipeline) for each in judged} == {(2, 4)}
+    with pytest.raises(InvalidInput, match=r"training.batch.*tensor.*7"):
+        plan(QUESTION, {"tensor": 7})
+
+
+@pytest.mark.parametrize(
+    ("changed", "because"),
+    [
+        ({"tensor": 64, "data": 1}, "NVLink domain"),
+        ({"data": 2}, "GPUs"),
+        ({"pipeline": 64, "data": 1}, "layers"),
+        ({"context": 3, "data": 21}, "GPUs"),
+        ({"expert": 8}, "experts"),
+        ({"micro_batch": 3}, "batch"),
+        ({"pipeline": 2, "data": 32, "sharding": Sharding.PARAMETERS}, "sharding"),
+        (
+            {"pipeline": 16, "data": 4, "micro_batch": 16, "schedule": Schedule.INTERLEAVED},
+            "schedule",
+        ),
+    ],
+)
+def test_a_layout_that_cannot_be_is_refused(changed: dict[str, object], because: str) -> None:
+    layout = replace(Layout(data=64), **changed)
+    assert because in [each.because for each in misfits(layout, LLAMA_8B, QUESTION.cluster, TRAINING)]
+
+
+def test_each_part_of_a_figure_is_told_with_its_formula_and_they_sum_to_it() -> None:
+    (best, *_) = plan(QUESTION).options
+    for figure in (best.step, best.memory):
+        assert sum(each.value for each in figure.of) == pytest.approx(figure.value)
+        assert all(each.formula for each in figure.of)
+        assert all(each.value >= 0 for each in figure.of)
+        assert len(list(figure.lines())) > len(figure.of)
+
+
+def run_of(layout: Layout, training: Training = TRAINING, *, gpus: int = 64) -> Run:
+    return Run(LLAMA_8B, layout, Cluster(H100, gpus), training)
+
+
+def part(run: Run, name: str) -> float:
+    (found,) = (each.value for each in step_time(run, Efficiency()).of if each.name == name)
+    return found
+
+
+def test_the_bubble_is_stages_less_one_over_micro_batches() -> None:
+    layout = Layout(pipeline=4, data=16, micro_batch=1)  # 32 micro-batches
+    for schedule, chunks, share in (
+        (Schedule.ONE_F_ONE_B, 1, 3 / 32),
+        (Schedule.INTERLEAVED, 2, 3 / 64),
+        (Schedule.ZERO_BUBBLE, 1, 1 / 32),
+    ):
+        one = run_of(replace(layout, schedule=schedule, chunks=chunks))
+        busy = sum(part(one, name) for name in ("matmuls", "memory-bound kernels"))
+        assert part(one, "pipeline bubble") == pytest.approx(share * busy)
+
+
+def test_fsdp_moves_three_times_the_parameters_and_hides_them_behind_enough_tokens() -> None:
+    small, large = Training(sequence=512, batch=64), Training(sequence=8192, batch=512)
+    layout = Layout(data=64, sharding=Sharding.PARAMETERS, micro_batch=1)
+    shows = "data-parallel exchange that shows"
+    slow = Cluster(H100, 64, network=12.5e9)
+    assert part(Run(LLAMA_8B, layout, slow, small), shows) > 0
+    assert part(Run(LLAMA_8B, layout, slow, large), shows) == 0
+    reach = reach_of(slow, 64, 1)
+    moved = 3 * gather_s(2.0 * LLAMA_8B.parameters, reach)
+    bare = replace(layout, overlap=False)
+    assert part(Run(LLAMA_8B, bare, slow, small), shows) == pytest.approx(moved, rel=0.01)
+
+
+def test_recomputing_takes_a_third_more_and_keeps_less() -> None:
+    none, full = (Layout(data=64, recompute=each) for each in (Recompute.NONE, Recompute.FULL))
+    more = part(run_of(full), "matmuls") / part(run_of(none), "matmuls")
+    assert 1.2 < more < 4 / 3
+    kept = [memory_of(LLAMA_8B, each, TRAINING).of[3].value for each in (none, full)]
+    assert kept[1] < kept[0] / 10
+
+
+def test_interleaving_keeps_more_micro_batches_than_there_are_stages() -> None:
+    layout = Layout(pipeline=8, data=8)
+    assert in_flight(layout, TRAINING) == 8
+    interleaved = replace(layout, schedule=Schedule.INTERLEAVED, chunks=2)
+    assert in_flight(interleaved, TRAINING) == pytest.approx(8 * (1 + 7 / 16))
+
+
+def test_a_ring_enters_each_node_once_by_all_its_ports() -> None:
+    cluster = Cluster(H100, 64, network=50e9)
+    assert reach_of(cluster, 8, 1).rate == H100.nvlink
+    assert reach_of(cluster, 64, 1).rate == pytest.approx(8 * 50e9)
+    assert reach_of(cluster, 8, 8).rate == 50e9
+    assert gather_s(1e9, reach_of(cluster, 1, 1)) == 0.0
+    assert reduce_s(8e9, reach_of(cluster, 8, 8)) == pytest.approx(2 * 7 / 8 * 8e9 / 50e9, rel=0.01)
+    assert exchange_s(8e9, reach_of(cluster, 64, 1)) == pytest.approx(8e9 * 56 / 64 / 50e9, rel=0.01)
+
+
+def test_the_job_of_a_plan_is_one_that_is_accepted() -> None:
+    found = plan(QUESTION, {"context": 1})
+    job = read_trainingjob(dict(job_of(QUESTION, found, found.options[0], "gpt")))
+    assert (job.spec.nodes.max, job.spec.processes_per_node) == (8, 8)
+    assert job.spec.parallelism.tensor == found.options[0].layout.tensor
+    assert job.spec.nodes.spares == found.spares.value
+    split = plan(QUESTION, {"context": 2})
+    with pytest.raises(InvalidInput, match="cp=1"):
+        job_of(QUESTION, split, split.options[0], "gpt")
+
+
+def test_a_question_is_read_from_yaml_with_numbers_as_people_write_them(tmp_path: Path) -> None:
+    file = tmp_path / "question.yaml"
+    file.write_text(
+        "model: {layers: 32, hidden: 4096, heads: 32, kv_heads: 8, ffn: 14336, vocab: 128256}\n"
+        "cluster: {gpu: h100, gpus: 64, network: 50e9}\n"
+        "training: {sequence: 8192, batch: 512, tokens: 1e12}\n"
+    )
+    question = question_of(read_sections(file), tmp_path)
+    assert question.training == replace(TRAINING)
+    assert question.cluster.gpu is H100
+    own = {"gpu": {"name": "own", "bf16": 1e15, "memory": 1e11, "memory_rate": 3e12, "nvlink": 0}, "gpus": 8}
+    assert question_of({**read_sections(file), "cluster": own}, tmp_path).cluster.gpu.balance == pytest.approx(
+        333, abs=1
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("model: [1]", "model"),
+        ("modell: {}", "modell"),
+        ("3", "FILE"),
+        ("a: {b", "FILE"),
+        ("cluster: {gpu: V100}", "cluster.gpu"),
+        ("cluster: {gpus: 8}", "cluster.gpu"),
+        ("cluster: {gpu: A100-80GB, gpus: eight}", "cluster.gpus"),
+        ("cluster: {gpu: A100-80GB, gpus: 12}", "cluster.gpus"),
+        ("cluster: {gpu: A100-80GB, gpus: 8, colour: red}", "cluster"),
+        ("training: {sequence: 8}", "training"),
+        ("model: {config: x.json, layers: 3}", "model"),
+    ],
+)
+def test_a_question_that_is_wrong_is_refused_by_its_field(tmp_path: Path, text: str, field: str) -> None:
+    file = tmp_path / "question.yaml"
+    whole = {
+        "model": "model: {layers: 2, hidden: 64, heads: 4, ffn: 256, vocab: 1000}",
+        "cluster": "cluster: {gpu: A100-80GB, gpus: 8}",
+        "training": "training: {sequence: 128, batch: 8}",
+    }
+    given = {**whole, text.partition(":")[0]: text}
+    file.write_text("\n".join(given.values()) if ":" in text else text)
+    with pytest.raises(InvalidInput) as refused:
+        question_of(read_sections(file), tmp_path)
+    assert refused.value.problems[0].field.startswith(field)
+
+
+def test_the_machine_balance_is_that_of_the_data_sheet() -> None:
+    assert H100.balance == pytest.approx(295, abs=1)
+    assert A100.balance == pytest.approx(153, abs=1)
+
+
+def test_no_layout_is_an_answer_too() -> None:
+    huge = Question(gpt("huge", 128, 25600, 160), Cluster(A100, 8), Training(sequence=2048, batch=8))
+    found = plan(huge)
+    assert found.options == ()
+    assert {each.because for each in reasons(found.rejected)} >= {"memory"}
+    assert not any(isinstance(each, Option) for each in found.rejected)

@@ -1,0 +1,23 @@
+import pytest
+from published_runs import PUBLISHED, Published
+
+from holdfast.planner.layout import misfits
+
+
+@pytest.mark.parametrize("run", [pytest.param(each, id=each.name) for each in PUBLISHED])
+def test_a_published_run_is_reproduced_within_its_tolerance(run: Published) -> None:
+    assert run.ours == pytest.approx(run.figure, rel=run.within)
+
+
+@pytest.mark.parametrize("run", [pytest.param(each, id=each.name) for each in PUBLISHED])
+def test_a_run_that_was_made_is_one_that_can_be(run: Published) -> None:
+    assert list(misfits(run.run.layout, run.run.model, run.run.cluster, run.run.training)) == []
+
+
+def test_what_was_fitted_is_fitted_on_a_run_that_is_there_and_is_hit_there() -> None:
+    by_name = {each.name: each for each in PUBLISHED}
+    for each in PUBLISHED:
+        fitted = by_name[each.fitted_on]
+        assert fitted.matmul == each.matmul
+        assert fitted.ours == pytest.approx(fitted.figure, rel=0.03)
+    assert len({each.fitted_on for each in PUBLISHED}) <= 7 < 25 <= len(PUBLISHED)
