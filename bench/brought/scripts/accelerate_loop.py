@@ -16,7 +16,8 @@ from accelerate.utils import set_seed
 from told import Told
 from torch.utils.data import DataLoader, TensorDataset
 
-WIDTH, SAMPLES, SAVE_EVERY = 64, 256, 5
+WIDTH, SAMPLES, SAVE_EVERY, BATCH = 64, 256, 5, 4
+STEPS_PER_EPOCH = SAMPLES // (2 * BATCH)  # of two ranks
 
 
 def own_batches(accelerator, loader, folder, epochs):
@@ -61,9 +62,10 @@ def main():
     )
     numbers = torch.randn(SAMPLES, WIDTH, generator=torch.Generator().manual_seed(2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    loader = DataLoader(TensorDataset(numbers), batch_size=4, shuffle=True)
+    loader = DataLoader(TensorDataset(numbers), batch_size=BATCH, shuffle=True)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    epochs, folder = 1 + arguments.steps // len(loader), arguments.folder / "out"
+    # Of len(loader) it would be another number in another world, and the last steps would never be made.
+    epochs, folder = 1 + arguments.steps // STEPS_PER_EPOCH, arguments.folder / "out"
     if arguments.holdfast:
         from holdfast.integrations.accelerate import Batches
 

@@ -105,6 +105,8 @@ class Batches:
             self._folders.begin(None)
             return None
         self.accelerator.load_state(str(self._folders.folder(chosen.step)))
+        # What is saved is the end of a step. The count that it brings is of a world that accumulated otherwise.
+        self.accelerator.step = 0
         if self.guard is not None and chosen.mark.spikes is not None:
             self.guard.load_state_dict(chosen.mark.spikes)
         place = chosen.mark.place or {}
