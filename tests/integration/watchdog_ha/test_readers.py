@@ -28,7 +28,7 @@ AUDIENCE = "holdfast"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 # What open and programs' doors are: no read of a job.
 OPEN = {"/healthz", "/livez", "/readyz"}
-GRANTED_ONLY = {"/metrics", "/v1/feed"}
+GRANTED_ONLY = {"/metrics", "/v1/feed", "/v1/fleet"}
 OF_THE_CALLER = {"/v1/whoami"}
 
 
@@ -143,11 +143,12 @@ async def test_who_may_read_one_namespace_reads_it_and_no_other(place: Place) ->
             status, said = await place.ask(token, path)
             assert status == 403, (path, said)
             assert f"this needs the right to {route.needs} in namespace " in said["error"]
-    status, said = await place.ask(reader, "/metrics")
-    assert (status, said["error"]) == (
-        403,
-        f"this needs the role view; system:serviceaccount:{place.own}:reader has ingest",
-    )
+    for path in ("/metrics", "/v1/fleet"):
+        status, said = await place.ask(reader, path)
+        assert (status, said["error"]) == (
+            403,
+            f"this needs the role view; system:serviceaccount:{place.own}:reader has ingest",
+        )
     for token, jobs in ((reader, [f"{place.own}/gpt"]), (stranger, [])):
         status, said = await place.ask(token, "/v1/jobs")
         assert (status, [each["job"] for each in said]) == (200, jobs)
