@@ -166,7 +166,7 @@ class Surface:
 
 READS = ("status", "ranks", "nodes", "incidents", "journal", "replay", "fleet")
 FORMS = ("table", "wide", "json", "yaml", "name")
-# Only while an incident is open or a rank is slow, of a node that all jobs are kept away from, and of a Redis with
+# Only while an incident is open or a rank is slow, of a place or node that is named to all jobs, and of a Redis with
 # replicas.
 ELSEWHERE = {
     "holdfast_job_incident_age_seconds",
