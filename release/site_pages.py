@@ -26,8 +26,8 @@ LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml", 
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Patterns become pages, pages that are not written yet go, and those named nowhere are put under `REST`."""
-    config.nav = navigation(config.nav or [], sorted(written(DOCS)), config.extra.pop("room_for", ()))
+    """Patterns become pages, and pages that are named nowhere are put under `REST`."""
+    config.nav = navigation(config.nav or [], sorted(written(DOCS)))
     return config
 
 
@@ -79,8 +79,8 @@ def paths(nav: Any) -> Iterator[str]:
             yield from paths(each)
 
 
-def navigation(nav: Sequence[Any], there: Sequence[str], room_for: Sequence[str]) -> list[Any]:
-    """`nav` for the pages that are `there`. One that is not and has no `room_for` it stays: MkDocs refuses it."""
+def navigation(nav: Sequence[Any], there: Sequence[str]) -> list[Any]:
+    """`nav` for the pages that are `there`. One that is not there stays: MkDocs refuses it."""
     named = {place for place in paths(nav) if "*" not in place}
     taken: set[str] = set()
 
@@ -88,12 +88,12 @@ def navigation(nav: Sequence[Any], there: Sequence[str], room_for: Sequence[str]
         if isinstance(entry, Mapping):
             ((title, below),) = entry.items()
             inside = [each for part in ([below] if isinstance(below, str) else below) for each in made(part)]
-            return [{title: inside[0] if isinstance(below, str) else inside}] if inside else []
+            return [{title: inside[0] if isinstance(below, str) else inside}]
         if "*" in entry:
             new = [each for each in there if PurePosixPath(each).match(entry) and each not in named | taken]
             taken.update(new)
             return list(new)
-        return [] if entry in room_for and entry not in there else [entry]
+        return [entry]
 
     whole = [each for entry in nav for each in made(entry)]
     rest = [each for each in there if each not in named | taken]
