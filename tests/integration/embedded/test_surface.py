@@ -166,8 +166,8 @@ class Surface:
 
 READS = ("status", "ranks", "nodes", "incidents", "journal", "replay", "fleet")
 FORMS = ("table", "wide", "json", "yaml", "name")
-# Only while an incident is open or a rank is slow, of a place or node that is named to all jobs, and of a Redis with
-# replicas.
+# Only while an incident is open or a rank is slow, of a place or node that is named to all jobs, and of a Redis
+# with replicas.
 ELSEWHERE = {
     "holdfast_job_incident_age_seconds",
     "holdfast_job_slow_rank_ratio",
