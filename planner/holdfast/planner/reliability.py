@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from holdfast.api.errors import InvalidInput, Problem
+from holdfast.planner.cadence import daly_s
 from holdfast.planner.quantity import Quantity
 
 ETTR: Final = "https://arxiv.org/abs/2410.21680"
@@ -67,14 +68,7 @@ def between_failures_s(nodes: int, given: Reliability) -> float:
 
 def save_every_s(nodes: int, given: Reliability) -> Quantity:
     """Young's interval with Daly's correction, from the end of one checkpoint to the begin of the next."""
-    between = between_failures_s(nodes, given)
-    if math.isinf(between) or not given.save_s:
-        value = between if given.save_s else 0.0
-    elif given.save_s >= 2.0 * between:
-        value = between
-    else:
-        part = given.save_s / (2.0 * between)
-        value = math.sqrt(2.0 * given.save_s * between) * (1.0 + math.sqrt(part) / 3.0 + part / 9.0) - given.save_s
+    value = daly_s(given.save_s, between_failures_s(nodes, given))
     return Quantity("checkpoint interval", value, "s", "sqrt(2 C tau) with Daly's correction", DALY)
 
 

@@ -8,7 +8,8 @@ from holdfast.api.intervention import InterventionAction
 from holdfast.api.policy import CheckpointInterval, MemoryPolicy
 from holdfast.api.round import Tier
 from holdfast.api.status import Cadence
-from holdfast.watchdog.brain.saves import between_failures_s, cadence_of, daly_s, young_s
+from holdfast.planner.cadence import daly_s, young_s
+from holdfast.watchdog.brain.saves import between_failures_s, cadence_of
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 

@@ -2,7 +2,6 @@
 
 Of the faults those count that a checkpoint on storage was needed for: what memory heals loses next to nothing."""
 
-from math import sqrt
 from statistics import median
 
 import msgspec
@@ -11,6 +10,7 @@ from holdfast.api.intervention import InterventionOutcome, InterventionState
 from holdfast.api.membership import SaveWanted
 from holdfast.api.round import Round
 from holdfast.api.status import Cadence, JobPhase
+from holdfast.planner.cadence import daly_s
 from holdfast.watchdog.brain.state import JobState, Saving
 from holdfast.watchdog.brain.step import NOTHING, Answered, Effect, Reason, Save, Step, changed, stay
 
@@ -188,30 +188,6 @@ def _last_at(state: JobState) -> float:
 def _asked_at(state: JobState) -> float:
     """When this round was last asked because one was due, 0 when it was not: an earlier round could not answer."""
     return state.paced_at if state.paced_at >= state.round_shown_at else 0.0
-
-
-# How often to checkpoint: formulas, without a job around them. Times are seconds.
-#
-# Sources: J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM 17 (9), 1974,
-# https://doi.org/10.1145/361147.361115; J. T. Daly, "A higher order estimate of the optimum checkpoint interval
-# for restart dumps", FGCS 22 (3), 2006, https://doi.org/10.1016/j.future.2004.11.016
-
-
-def young_s(cost_s: float, between_failures_s: float) -> float:
-    """The interval of least loss to the first order: `cost_s` is what one checkpoint costs the training."""
-    return sqrt(2.0 * cost_s * between_failures_s)
-
-
-def daly_s(cost_s: float, between_failures_s: float) -> float:
-    """The same to a higher order, from the end of one checkpoint to the begin of the next.
-
-    Where checkpoints cost twice as much as there is time between failures, there is no better interval than that
-    time.
-    """
-    if cost_s >= 2.0 * between_failures_s:
-        return between_failures_s
-    part = cost_s / (2.0 * between_failures_s)
-    return young_s(cost_s, between_failures_s) * (1.0 + sqrt(part) / 3.0 + part / 9.0) - cost_s
 
 
 def between_failures_s(nodes: int, failures: int, seen_s: float, per_day: float = NODE_FAILURES_PER_DAY) -> float:
