@@ -127,6 +127,7 @@ def test_an_epilog_takes_an_order_of_the_jobs_user_alone(
             assert slurm.reason("n2") == "holdfast: inc-0001: xid 79"
             assert not order.exists()
             slurm.run("scontrol", "update", "nodename=n2", "state=resume")
+            slurm.wait_until("n2 is idle", lambda: slurm.state("n2") == "idle")
         else:
             assert slurm.state("n2") == "idle", slurm.reason("n2")
     finally:
@@ -135,6 +136,7 @@ def test_an_epilog_takes_an_order_of_the_jobs_user_alone(
 
 @pytest.mark.timeout(240)
 def test_a_job_lives_through_a_lost_node_its_time_limit_and_a_bad_gpu(slurm: SlurmCluster, tmp_path: Path) -> None:
+    slurm.wait_until("all nodes are idle", lambda: all(slurm.state(node) == "idle" for node in NODES))
     job = submit(slurm, tmp_path)
     job.has_trained(15)
 
