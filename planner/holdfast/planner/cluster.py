@@ -1,18 +1,17 @@
-"""The machines: GPUs in nodes, what joins them, and what a GPU costs an hour. Rates are bytes/s in one
-direction.
-"""
+"""The machines: GPUs in nodes, what joins them, and what a GPU costs. Rates are bytes/s in one direction."""
 
 import msgspec
 
 from holdfast.api.errors import InvalidInput, Problem
+from holdfast.planner.bounds import not_negative, positive
 from holdfast.planner.gpu import Gpu
 
 
 class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`nvlink_domain` is how many GPUs reach each other at the GPU's NVLink rate.
+    """`nvlink_domain` is how many GPUs reach each other at the GPU's NVLink rate; of GPUs without any it is 1.
 
     `network` is each GPU's share of its node's network, at the rate that is reached; `latency_s` and
-    `nvlink_latency_s` are of one message. `storage` is the rate of the whole cluster to its checkpoints' storage.
+    `nvlink_latency_s` are of one message.
     """
 
     gpu: Gpu
@@ -22,15 +21,14 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     network: float = 50e9
     latency_s: float = 10e-6
     nvlink_latency_s: float = 3e-6
-    storage: float = 100e9
     price: float | None = None  # of a GPU and hour
 
     def __post_init__(self) -> None:
         """Raises InvalidInput."""
         problems = [
-            Problem(f"cluster.{name}", getattr(self, name), "give a number greater than 0")
-            for name in ("gpus", "per_node", "nvlink_domain", "network", "storage")
-            if getattr(self, name) <= 0
+            *positive(self, "cluster", ("gpus", "per_node", "nvlink_domain", "network")),
+            *not_negative(self, "cluster", ("latency_s", "nvlink_latency_s")),
+            *(positive(self, "cluster", ("price",)) if self.price is not None else ()),
         ]
         if self.gpus > self.per_node and self.gpus % max(self.per_node, 1):
             problems.append(
@@ -38,6 +36,11 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
         if problems:
             raise InvalidInput(*problems)
+
+    @property
+    def domain(self) -> int:
+        """How many GPUs are joined by NVLink."""
+        return self.nvlink_domain if self.gpu.nvlink else 1
 
     @property
     def nodes(self) -> int:
@@ -48,9 +51,8 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Reach(msgspec.Struct, frozen=True):
     """Where the members of a group of GPUs are: `size` of them, `near` of which share an NVLink domain.
 
-    `rate` is what each of them sends and receives in a ring through all, `port` what it does by itself;
-    `latency_s`
-    is of one hop.
+    `rate` is what each of them sends and receives in a ring through all, `port` what it does by itself, and
+    `latency_s` what one hop takes.
     """
 
     size: int
@@ -65,12 +67,12 @@ def reach_of(cluster: Cluster, size: int, stride: int) -> Reach:
 
     A ring through several nodes enters each once, by as many network ports as it has members there.
     """
-    near = max(1, min(size, cluster.nvlink_domain // stride if stride <= cluster.nvlink_domain else 1))
+    near = max(1, min(size, cluster.domain // stride))
     if size <= 1:
         return Reach(1, 1, float("inf"), float("inf"), 0.0)
     if near >= size:
         return Reach(size, size, cluster.gpu.nvlink, cluster.gpu.nvlink, cluster.nvlink_latency_s)
     rate = cluster.network * near
-    if near > 1 and cluster.gpu.nvlink:
+    if near > 1:
         rate = min(rate, cluster.gpu.nvlink)
     return Reach(size, near, rate, cluster.network, cluster.latency_s)

@@ -1,8 +1,7 @@
 """How long collectives take: the time to start a message, and the time its bytes take (alpha and beta).
 
-Of a ring of n members with B bytes in all, each member sends (n-1)/n B for a gather or a scatter, twice that
-for an
-all-reduce, in n-1 or 2(n-1) steps.
+Of a ring of n members with B bytes in all, each member sends (n-1)/n B for a gather or a scatter, twice that for
+an all-reduce, in n-1 or 2(n-1) steps.
 
 Source: https://doi.org/10.1177/1094342005051521 (Thakur, Rabenseifner, Gropp: optimization of collective
 communication operations in MPICH)
@@ -26,9 +25,8 @@ def reduce_s(bytes_: float, reach: Reach) -> float:
 
 
 def exchange_s(bytes_: float, reach: Reach) -> float:
-    """An all-to-all in which each member sends `bytes_` in all, by its own port: what stays with it is not
-    sent, and
-    what stays in its NVLink domain hardly counts beside the network.
+    """An all-to-all in which each member sends `bytes_` in all, by its own port: what stays with it is not sent,
+    and what stays in its NVLink domain hardly counts beside the network.
     """
     if reach.size <= 1:
         return 0.0

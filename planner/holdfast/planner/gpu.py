@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from holdfast.api.errors import InvalidInput, Problem
+from holdfast.planner.bounds import not_negative, positive
 
 
 class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -18,6 +19,12 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nvlink: float
     fp8: float = 0.0
     source: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises InvalidInput."""
+        rates = positive(self, "cluster.gpu", ("bf16", "memory", "memory_rate"))
+        if problems := [*rates, *not_negative(self, "cluster.gpu", ("nvlink", "fp8"))]:
+            raise InvalidInput(*problems)
 
     @property
     def balance(self) -> float:

@@ -1,7 +1,6 @@
-"""The TrainingJob that a plan leads to: nodes and spares, ranks of a model, checkpoint interval, price and
-FLOP.
-"""
+"""The TrainingJob that a plan leads to: nodes and spares, ranks of a model, interval, price and FLOP."""
 
+import math
 from collections.abc import Mapping
 
 from holdfast.api.errors import InvalidInput, Problem
@@ -22,12 +21,13 @@ def job_of(question: Question, plan: Plan, option: Option, name: str) -> Mapping
         "nodes": {"min": _fewest(question, option), "max": cluster.nodes, "spares": round(plan.spares.value)},
         "processesPerNode": min(cluster.per_node, cluster.gpus),
         "parallelism": {"tensor": layout.tensor, "pipeline": layout.pipeline},
-        "checkpoint": {"interval": f"{max(1, round(plan.interval.value))}s"},
         "utilization": {
             "gigaflopsPerToken": round(question.model.flops_per_token(training.sequence) / 1e9, 3),
             "peakTeraflopsPerGpu": cluster.gpu.bf16 / 1e12,
         },
     }
+    if math.isfinite(plan.interval.value):
+        spec["checkpoint"] = {"interval": f"{max(1, round(plan.interval.value))}s"}
     if cluster.price is not None:
         spec["cost"] = {"gpuHour": cluster.price}
     return {

@@ -5,6 +5,8 @@ from enum import IntEnum, StrEnum
 
 import msgspec
 
+from holdfast.api.errors import InvalidInput
+from holdfast.planner.bounds import not_negative, positive
 from holdfast.planner.cluster import Cluster
 from holdfast.planner.model import Model
 
@@ -58,14 +60,20 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gradient_bytes: int = 4
     optimizer_bytes: int = 12
 
+    def __post_init__(self) -> None:
+        """Raises InvalidInput."""
+        counts = positive(self, "training", ("sequence", "batch"))
+        if problems := [*counts, *not_negative(self, "training", ("tokens", "gradient_bytes", "optimizer_bytes"))]:
+            raise InvalidInput(*problems)
+
 
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Degrees of parallelism; their product, without `expert`, is the number of GPUs.
 
     `chunks` are the stages that a pipeline rank has (of an interleaved schedule). `sequence_parallel` shares what
     tensor parallelism leaves whole. What hides behind computing: `overlap` the data-parallel traffic,
-    `overlap_tensor` the tensor-parallel one
-    as far as it can be cut into pieces, `overlap_experts` the exchange with experts.
+    `overlap_tensor` the tensor-parallel one as far as it can be cut into pieces, `overlap_experts` the exchange
+    with experts.
     """
 
     tensor: int = 1
@@ -118,8 +126,8 @@ def misfits(layout: Layout, model: Model, cluster: Cluster, training: Training) 
     count = layout.micro_batches(training)
     if layout.gpus != cluster.gpus:
         yield Misfit("GPUs", f"it takes {layout.gpus} GPUs, the cluster has {cluster.gpus}")
-    if tensor > cluster.nvlink_domain:
-        says = f"tensor parallelism of {tensor} leaves the NVLink domain of {cluster.nvlink_domain} GPUs"
+    if tensor > cluster.domain:
+        says = f"tensor parallelism of {tensor} leaves the NVLink domain of {cluster.domain} GPUs"
         yield Misfit("NVLink domain", f"{says}: each layer would wait for the network four times")
     if model.heads % tensor:
         yield Misfit("heads", f"{model.heads} attention heads cannot be shared by {tensor}")

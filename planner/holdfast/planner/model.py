@@ -10,6 +10,7 @@ model FLOPs utilization)
 import msgspec
 
 from holdfast.api.errors import InvalidInput, Problem
+from holdfast.planner.bounds import not_negative, positive
 
 
 class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,15 +60,19 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         """Raises InvalidInput."""
         wrong = [
-            Problem(f"model.{name}", getattr(self, name), "give a whole number greater than 0")
-            for name in ("layers", "hidden", "heads", "ffn", "vocab")
-            if getattr(self, name) <= 0
+            *positive(self, "model", ("layers", "hidden", "heads", "ffn", "vocab")),
+            *not_negative(self, "model", ("kv_heads", "head", "positions")),
         ]
+        if self.experts is not None:
+            wrong += positive(self.experts, "model.experts", ("count", "active", "ffn"))
+            wrong += not_negative(self.experts, "model.experts", ("shared", "dense_layers", "domains"))
+        if self.latent is not None:
+            wrong += positive(self.latent, "model.latent", self.latent.__struct_fields__)
         if not wrong and not self.head and self.hidden % self.heads:
             wrong.append(
                 Problem("model.heads", self.heads, f"give a divisor of hidden ({self.hidden}), or `head`")
             )
-        if self.kv_heads and self.heads % self.kv_heads:
+        if not wrong and self.kv_heads and self.heads % self.kv_heads:
             wrong.append(Problem("model.kv_heads", self.kv_heads, f"give a divisor of heads ({self.heads})"))
         if wrong:
             raise InvalidInput(*wrong)

@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from holdfast.api.errors import InvalidInput, Problem
+from holdfast.planner.bounds import not_negative
 from holdfast.planner.cadence import daly_s
 from holdfast.planner.quantity import Quantity
 
@@ -43,11 +44,7 @@ class Reliability(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         """Raises InvalidInput."""
-        wrong = [
-            Problem(f"reliability.{name}", getattr(self, name), "give a number of at least 0")
-            for name in ("rate", "restart_s", "save_s", "repair_days")
-            if getattr(self, name) < 0
-        ]
+        wrong = list(not_negative(self, "reliability", ("rate", "restart_s", "save_s", "repair_days")))
         if not 0 < self.waiting < 1:
             wrong.append(Problem("reliability.waiting", self.waiting, "give a share between 0 and 1"))
         if wrong:

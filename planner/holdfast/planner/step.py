@@ -1,14 +1,15 @@
 """How long one step takes: computing by roofline, collectives by alpha and beta, and what waits for what.
 
 A micro-batch goes through the stages of a pipeline; the slowest stage sets the pace, the others wait in the
-bubble.
-What data-parallel ranks exchange hides behind the backward pass as far as it fits.
+bubble. What data-parallel ranks exchange hides behind the backward pass as far as it fits.
 """
 
 from typing import Final, NamedTuple
 
 import msgspec
 
+from holdfast.api.errors import InvalidInput
+from holdfast.planner.bounds import positive
 from holdfast.planner.cluster import Cluster, reach_of
 from holdfast.planner.collective import SOURCE as RING
 from holdfast.planner.collective import exchange_s, gather_s, reduce_s, send_s
@@ -45,6 +46,11 @@ class Efficiency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     flash: float = 0.5
     memory: float = 0.8
     links: float = 0.8
+
+    def __post_init__(self) -> None:
+        """Raises InvalidInput."""
+        if problems := list(positive(self, "reached", self.__struct_fields__)):
+            raise InvalidInput(*problems)
 
 
 class Run(NamedTuple):
@@ -225,7 +231,7 @@ def _pipeline_s(run: Run) -> float:
     model, layout, cluster, training = run
     if layout.pipeline == 1:
         return 0.0
-    within = layout.tensor * layout.pipeline <= cluster.nvlink_domain
+    within = layout.tensor * layout.pipeline <= cluster.domain
     rate = cluster.gpu.nvlink if within else cluster.network
     bytes_ = 2.0 * layout.micro_batch * training.sequence / layout.context * model.hidden / layout.tensor
     return 2.0 * layout.chunks * send_s(bytes_, rate, cluster.latency_s)

@@ -13,7 +13,7 @@ from holdfast.api.trainingjob import read_trainingjob
 from holdfast.cli.output import ExitCode, Format, emit, format_option, pairs, remark, table
 from holdfast.planner.jobfile import job_of
 from holdfast.planner.plan import Option, Plan, Question, Reason, plan, reasons
-from holdfast.planner.quantity import shown
+from holdfast.planner.quantity import Quantity, shown
 from holdfast.planner.questionfile import Sections, question_of, read_sections
 
 SHORT: Final[Mapping[str, str]] = {
@@ -74,7 +74,11 @@ def plan_command(
         _write(write, question, found)
     if explain and found.options:
         best = found.options[0]
-        for each in (best.step, best.memory, found.failures, found.spares, found.interval, found.effective):
+        gpu = question.cluster.gpu
+        says = "its BF16 rate over its memory's: below it a matmul waits for its bytes"
+        balance = Quantity("machine balance", gpu.balance, "FLOP/byte", says, gpu.source)
+        figures = (best.step, best.memory, balance, found.failures, found.spares, found.interval, found.effective)
+        for each in figures:
             click.echo("\n".join(each.lines()))
         return ExitCode.OK
     emit(form, _answer(found, top), table=plan_text, names=[str(each.layout) for each in found.options[:top]])
