@@ -10,6 +10,7 @@ a circle; modules of fewer than 60 lines with one other module that imports them
 
 import ast
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,18 +18,8 @@ from statistics import mean, median, quantiles
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
-PARTS: Final = (
-    "api",
-    "wire",
-    "trainer",
-    "checkpoint",
-    "agent",
-    "watchdog",
-    "operator",
-    "console",
-    "planner",
-    "integrations",
-    "cli",
+PARTS: Final[tuple[str, ...]] = tuple(
+    tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["dev-mode-dirs"]
 )
 FLOOR: Final = 60
 HEAD: Final = ("tree", "modules", "lines", "median", "fn/kLOC", "fn mean", "fn p90", "imports", "circles", "alone")

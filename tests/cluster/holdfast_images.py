@@ -16,6 +16,7 @@ from pathlib import Path
 import cluster_packages
 from cluster_images import program_files, write_archive
 from kubernetes_binaries import cache_folder, packaged_program
+from parts import PARTS
 from patience import patient
 
 ROOT = Path(__file__).parents[2]
@@ -25,21 +26,7 @@ KEPT = 2  # archives of each image: this one and the one before
 REGISTRY = "docker.io"  # what a name without a registry means to a node
 REDIS_REPOSITORY, REDIS_TAG = "test.holdfast/redis", "7"
 REDIS_SCRIPTS_USE = ("sh", "cat", "cut", "grep", "sed", "sha1sum", "sleep", "timeout")
-CODE = (
-    "pyproject.toml",
-    "api",
-    "wire",
-    "trainer",
-    "checkpoint",
-    "agent",
-    "watchdog",
-    "operator",
-    "console",
-    "planner",
-    "integrations",
-    "cli",
-    "examples",
-)
+CODE = ("pyproject.toml", *PARTS, "examples")
 MADE_FROM: Mapping[str, Sequence[str]] = {
     "operator": CODE,
     "watchdog": CODE,

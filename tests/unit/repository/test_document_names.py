@@ -3,23 +3,15 @@
 import re
 from pathlib import Path
 
+from parts import PARTS
+
 ROOT = Path(__file__).parents[3]
 # A decision is of its time; what it names may be gone.
 DOCUMENTS = [
     path
     for folder in (
         "docs",
-        "api",
-        "wire",
-        "trainer",
-        "checkpoint",
-        "agent",
-        "watchdog",
-        "operator",
-        "console",
-        "planner",
-        "integrations",
-        "cli",
+        *PARTS,
         "helm",
     )
     for path in sorted((ROOT / folder).rglob("*.md"))
@@ -31,17 +23,7 @@ OWN = re.compile(r"title=\"([\w-]+\.py)\"")  # a file that the document itself s
 
 def test_every_module_that_a_document_names_is_there() -> None:
     parts = (
-        "api",
-        "wire",
-        "trainer",
-        "checkpoint",
-        "agent",
-        "watchdog",
-        "operator",
-        "console",
-        "planner",
-        "integrations",
-        "cli",
+        *PARTS,
         "bench",
         "tests",
         "helm",

@@ -5,20 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from parts import PARTS
 
 ROOT = Path(__file__).parents[3]
-PARTS = (
-    "api",
-    "wire",
-    "trainer",
-    "checkpoint",
-    "agent",
-    "watchdog",
-    "operator",
-    "console",
-    "planner",
-    "integrations",
-    "cli",
+FOLDERS = (
+    *PARTS,
     "bench",
     "examples",
     "release",
@@ -31,7 +22,7 @@ MANY_PARAMETERS: frozenset[str] = frozenset()
 
 FORBIDDEN_NAMES = ("utils", "util", "common", "helpers", "helper", "constants", "manager", "misc")
 
-SOURCES = sorted(path for part in PARTS for path in (ROOT / part).rglob("*.py"))
+SOURCES = sorted(path for part in FOLDERS for path in (ROOT / part).rglob("*.py"))
 
 
 def functions(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -89,6 +80,6 @@ def test_what_is_too_large_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_no_init_file_makes_a_top_level_folder_or_the_namespace_a_package() -> None:
-    for part in (*PARTS, "operator"):
+    for part in FOLDERS:
         assert not (ROOT / part / "__init__.py").exists(), f"{part}/ would shadow other modules"
         assert not (ROOT / part / "holdfast" / "__init__.py").exists(), "holdfast is a namespace package"
