@@ -14,7 +14,7 @@ from holdfast.planner.cluster import Cluster, reach_of
 from holdfast.planner.collective import SOURCE as RING
 from holdfast.planner.collective import exchange_s, gather_s, reduce_s, send_s
 from holdfast.planner.layout import Layout, Recompute, Schedule, Sharding, Training
-from holdfast.planner.memory import gpu_parameters
+from holdfast.planner.memory import end_layers, gpu_parameters
 from holdfast.planner.model import Model
 from holdfast.planner.quantity import Quantity, total
 
@@ -36,7 +36,7 @@ class Efficiency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `matmul` of the GPU's dense rate by large matmuls, `flash` of its BF16 rate by fused attention, `memory` of its
     memory's rate, `links` of NVLink's.
 
-    Of published runs `matmul` is 0.65 on A100, 0.56 in BF16 and 0.50 in FP8 on H100 (docs/planner.md).
+    Of published runs `matmul` is 0.65 on A100, 0.50 to 0.60 in BF16 and 0.48 in FP8 on H100 (docs/planner.md).
 
     Source: https://arxiv.org/abs/2407.08608 (fused attention: FlashAttention-2 reaches 35% of an H100, the third
     version 75%)
@@ -77,7 +77,7 @@ class Pass(msgspec.Struct, frozen=True):
         return self.matmul + self.memory + self.tensor + self.context + self.expert
 
 
-def passes(layout: Layout) -> tuple[float, float]:
+def passes(layout: Layout, *, flash: bool) -> tuple[float, float]:
     """How often a layer's matmuls, and its attention's scores, are computed, in forward passes: 3 without
     recomputing.
 
@@ -85,22 +85,31 @@ def passes(layout: Layout) -> tuple[float, float]:
     """
     if layout.recompute is Recompute.FULL:
         return 4.0, 4.0
-    return 3.0, 4.0 if layout.recompute is Recompute.SELECTIVE else 3.5
+    return 3.0, 4.0 if layout.recompute is Recompute.SELECTIVE and not flash else 3.5
 
 
 def stage_pass(run: Run, reached: Efficiency) -> Pass:
-    """Of the last stage, which has the logits to do besides its layers."""
+    """Of the slowest stage: the last one has the logits to do besides its layers, others may have a layer more."""
+    last = _stage_pass(run, reached, end_layers(run.model, run.layout), logits=True)
+    if run.layout.pipeline <= 2 or not run.layout.is_balanced(run.model):
+        return last
+    between = _stage_pass(run, reached, end_layers(run.model, run.layout) + 1.0, logits=False)
+    return max(last, between, key=lambda each: each.whole)
+
+
+def _stage_pass(run: Run, reached: Efficiency, layers: float, *, logits: bool) -> Pass:
+    """Of a stage of so many layers."""
     model, layout, cluster, training = run
     tokens = layout.micro_batch * training.sequence / layout.context
-    layers = model.layers / layout.pipeline
-    times, score_times = passes(layout)
+    times, score_times = passes(layout, flash=training.flash)
     rate = (cluster.gpu.fp8 if training.fp8 and cluster.gpu.fp8 else cluster.gpu.bf16) * reached.matmul
     plain_rate = cluster.gpu.bf16 * reached.matmul
     scores_rate = cluster.gpu.bf16 * reached.flash if training.flash else plain_rate
     linear = 2.0 * tokens * model.layer_parameters(active=True) / layout.tensor
     scores = tokens * model.attention_flops(training.sequence, causal=training.flash) / layout.tensor
-    logits = 2.0 * tokens * model.vocab * model.hidden / layout.tensor
-    matmul = layers * (times * linear / rate + score_times * scores / scores_rate) + 3.0 * logits / plain_rate
+    matmul = layers * (times * linear / rate + score_times * scores / scores_rate)
+    if logits:
+        matmul += 3.0 * 2.0 * tokens * model.vocab * model.hidden / layout.tensor / plain_rate
     memory = _memory_bound_s(run, reached) * layers
     expert = _expert_s(run) * layers
     if layout.overlap_experts:
@@ -119,9 +128,9 @@ def step_time(run: Run, reached: Efficiency) -> Quantity:
     model, layout, cluster, training = run
     one, count = stage_pass(run, reached), layout.micro_batches(training)
     bubble = _bubble(layout) / count
-    exchanged = _data_s(model, layout, cluster) + _gathered_s(model, layout, cluster, count)
-    # Of FSDP every pass hides what it can, of the others the last backward pass does.
-    beside = one.whole * (count if layout.sharding is Sharding.PARAMETERS else 2.0 / 3.0)
+    exchanged = _data_s(model, layout, cluster, count) + _gathered_s(model, layout, cluster, count)
+    # What is exchanged for each micro-batch hides behind it, what is once a step behind the last backward pass.
+    beside = one.whole * (count if layout.sharding > Sharding.OPTIMIZER else 2.0 / 3.0)
     waits = max(0.0, exchanged - (HIDES * beside if layout.overlap else 0.0))
     again = "6" if layout.recompute is Recompute.FULL else "4"
     parts = (
@@ -153,7 +162,7 @@ def hardware_flops_utilization(run: Run, step_s: float) -> float:
 
     Source: https://arxiv.org/abs/2104.04473 (appendix)
     """
-    times, _ = passes(run.layout)
+    times, _ = passes(run.layout, flash=run.training.flash)
     useful = model_flops_utilization(run, step_s)
     return useful * times / 3.0
 
@@ -175,7 +184,8 @@ def _memory_bound_s(run: Run, reached: Efficiency) -> float:
     if not training.flash:
         shared += 5.0 * model.heads * training.sequence
     moved = whole / (layout.tensor if layout.sequence_parallel else 1) + shared / layout.tensor
-    times, _ = passes(layout)
+    # What norms and activation functions give is made again where it is not kept.
+    times = 3.0 if layout.recompute is Recompute.NONE else 4.0
     return times * tokens * moved * 2.0 / (cluster.gpu.memory_rate * reached.memory)
 
 
@@ -237,12 +247,16 @@ def _pipeline_s(run: Run) -> float:
     return 2.0 * layout.chunks * send_s(bytes_, rate, cluster.latency_s)
 
 
-def _data_s(model: Model, layout: Layout, cluster: Cluster) -> float:
-    """Gradients of a step, reduced over the replicas, in 16 bits; FSDP scatters them to where they are kept."""
+def _data_s(model: Model, layout: Layout, cluster: Cluster, count: int) -> float:
+    """Gradients of a step, reduced over the replicas, in 16 bits. FSDP scatters them to where they are kept; a
+    pipeline that keeps them so does for each micro-batch, and gathers the weights once.
+    """
     reach = reach_of(cluster, layout.data * layout.context, layout.tensor)
     bytes_ = 2.0 * gpu_parameters(model, layout)
     if layout.sharding is Sharding.PARAMETERS:
         return gather_s(bytes_, reach)
+    if layout.sharding is Sharding.GRADIENTS:
+        return (count + 1) * gather_s(bytes_, reach)
     return reduce_s(bytes_, reach)
 
 
