@@ -245,8 +245,8 @@ class ReportingPolicy(msgspec.Struct, frozen=True):
 class Policy(msgspec.Struct, frozen=True):
     """One job's resolved policy.
 
-    `model_ranks` is tensor x pipeline: every world size is a multiple of it. `hang_timeout_s` None means "from
-    the job's own step times". `form_grace_s` is how long forming waits for the maximum once the minimum has
+    `model_ranks` is tensor x context x pipeline: every world size is a multiple of it. `hang_timeout_s` None means
+    "from the job's own step times". `form_grace_s` is how long forming waits for the maximum once the minimum has
     joined. `save_grace_s` is how long a planned stop (drain, suspension, deletion) waits for a last checkpoint,
     `drain_grace_s` how long a node that is being drained is kept while nobody can take its ranks.
 
@@ -254,7 +254,8 @@ class Policy(msgspec.Struct, frozen=True):
     its spec says.
 
     `preflight` is the self-test a member passes before it is given ranks (None: none), `tensor` how many ranks
-    must share one NVLink domain. `links` None: no links between nodes are tested.
+    must share one NVLink domain, `context` how many share a sequence. `links` None: no links between nodes are
+    tested.
     `memory` None: no snapshots in memory; `interval` None: the script alone says
     when a checkpoint is due; `keep` None: the script alone says how many stay. `condition_actions` and
     `xid_actions` override the catalogues. `observe`: what would be done about a fault is told, and not done.
@@ -287,6 +288,7 @@ class Policy(msgspec.Struct, frozen=True):
     suspend: bool = False
     preflight: TestLevel | None = None
     tensor: Rank = 1
+    context: Rank = 1
     condition_actions: Annotated[dict[Name, XidAction], Many] = {}
     thermal: ThermalPolicy = ThermalPolicy()
     corruption: CorruptionPolicy = CorruptionPolicy()

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, Field, JsonValue, StringConstraints, WithJs
 from pydantic_core import PydanticCustomError
 
 from holdfast.api.bounds import (
+    CONTEXT_MAX,
     ENTRIES_MAX,
     KEEP_MAX,
     LEARNED,
@@ -125,8 +126,15 @@ class Parallelism(Section):
 
     tensor: Annotated[int, Field(ge=1, le=TENSOR_MAX)] = 1
     """Ranks that share each layer."""
+    context: Annotated[int, Field(ge=1, le=CONTEXT_MAX)] = 1
+    """Ranks that share each sequence."""
     pipeline: Annotated[int, Field(ge=1, le=PIPELINE_MAX)] = 1
     """Ranks that share the layers among them, one after the other."""
+
+    @property
+    def model_ranks(self) -> int:
+        """Ranks of one copy of the model: every world size is a multiple of it."""
+        return self.tensor * self.context * self.pipeline
 
 
 FLOW_MAX = timedelta(minutes=1)
@@ -273,7 +281,7 @@ class JobSpec(Section):
     processes_per_node: Annotated[int, Field(ge=1, le=PER_NODE_MAX)] | None = None
     """By default the number of GPUs the pod requests, one where it requests none."""
     parallelism: Parallelism = Parallelism()
-    """How one copy of the model is split over ranks. World sizes stay multiples of tensor x pipeline."""
+    """How one copy of the model is split over ranks. World sizes stay multiples of tensor x context x pipeline."""
     startup: Startup = Startup()
     """What happens before the first step."""
     placement: Placement = Placement()
@@ -297,7 +305,7 @@ class JobSpec(Section):
 
     @model_validator(mode="after")
     def _worlds_hold_whole_models(self) -> Self:
-        model_ranks = self.parallelism.tensor * self.parallelism.pipeline
+        model_ranks = self.parallelism.model_ranks
         processes = self.local_size()
         if processes > PER_NODE_MAX:
             raise contradiction("template", f"{processes} GPUs", f"ask for at most {PER_NODE_MAX} in a pod")
@@ -305,7 +313,7 @@ class JobSpec(Section):
             if nodes * processes % model_ranks:
                 fix = (
                     f"{nodes} x {processes} processes do not divide by {model_ranks} "
-                    "(parallelism.tensor x parallelism.pipeline); choose a number of nodes that does"
+                    "(parallelism.tensor x context x pipeline); choose a number of nodes that does"
                 )
                 raise contradiction(f"nodes.{end}", nodes, fix)
         return self
@@ -395,6 +403,14 @@ def _straggler(wanted: Straggler) -> StragglerPolicy:
     )
 
 
+def _preflight(wanted: Startup) -> TestLevel | None:
+    return TestLevel(wanted.preflight.value) if wanted.preflight is not Preflight.NONE else None
+
+
+def _links(wanted: Links) -> LinkPolicy:
+    return LinkPolicy(wanted.flow.total_seconds(), wanted.gang.total_seconds(), wanted.timeout.total_seconds())
+
+
 def policy_of(job: TrainingJob) -> Policy:
     """The job's policy in plain values; seconds and ratios instead of texts."""
     spec, faults = job.spec, job.spec.fault_policy
@@ -409,7 +425,7 @@ def policy_of(job: TrainingJob) -> Policy:
         nodes_max=spec.nodes.max,
         spares=spec.nodes.spares,
         processes_per_node=spec.local_size(),
-        model_ranks=spec.parallelism.tensor * spec.parallelism.pipeline,
+        model_ranks=spec.parallelism.model_ranks,
         heartbeat_interval_s=faults.heartbeat.interval.total_seconds(),
         lost_after_s=faults.heartbeat.lost.total_seconds(),
         hang_timeout_s=None if hang is None else hang.total_seconds(),
@@ -420,13 +436,10 @@ def policy_of(job: TrainingJob) -> Policy:
         interval=_interval(spec.checkpoint.interval),
         xid_actions=dict(faults.xid),
         condition_actions={kind.value: action for kind, action in faults.conditions.items()},
-        preflight=TestLevel(spec.startup.preflight.value)
-        if spec.startup.preflight is not Preflight.NONE
-        else None,
-        links=LinkPolicy(links.flow.total_seconds(), links.gang.total_seconds(), links.timeout.total_seconds())
-        if (links := spec.startup.links)
-        else None,
+        preflight=_preflight(spec.startup),
+        links=_links(spec.startup.links) if spec.startup.links else None,
         tensor=spec.parallelism.tensor,
+        context=spec.parallelism.context,
         thermal=ThermalPolicy(
             margin_c=faults.thermal.slowdown_margin_c,
             sustained_s=faults.thermal.sustained.total_seconds(),

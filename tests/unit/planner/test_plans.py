@@ -196,14 +196,17 @@ def test_a_ring_enters_each_node_once_by_all_its_ports() -> None:
 
 
 def test_the_job_of_a_plan_is_one_that_is_accepted() -> None:
-    found = plan(QUESTION, {"context": 1})
+    found = plan(QUESTION, {"context": 2})
     job = read_trainingjob(dict(job_of(QUESTION, found, found.options[0], "gpt")))
     assert (job.spec.nodes.max, job.spec.processes_per_node) == (8, 8)
-    assert job.spec.parallelism.tensor == found.options[0].layout.tensor
+    layout = found.options[0].layout
+    assert job.spec.parallelism.model_ranks == layout.tensor * 2 * layout.pipeline
+    assert (job.spec.parallelism.tensor, job.spec.parallelism.context) == (layout.tensor, 2)
     assert job.spec.nodes.spares == found.spares.value
-    split = plan(QUESTION, {"context": 2})
-    with pytest.raises(InvalidInput, match="cp=1"):
-        job_of(QUESTION, split, split.options[0], "gpt")
+    thirds = Question(replace(LLAMA_8B, layers=30), Cluster(H100, 48), replace(TRAINING, batch=480))
+    found = plan(thirds, {"tensor": 4, "pipeline": 3, "context": 1})
+    least = read_trainingjob(dict(job_of(thirds, found, found.options[0], "gpt"))).spec.nodes.min
+    assert least * 8 % (4 * 3) == 0, "12 ranks of a model fill 3 nodes of 8"
 
 
 def test_a_question_is_read_from_yaml_with_numbers_as_people_write_them(tmp_path: Path) -> None:
