@@ -20,6 +20,7 @@ from holdfast.api.bounds import (
     Nodes,
     PerNode,
     Rank,
+    Rate,
     Seconds,
     Uri,
     Whole,
@@ -212,6 +213,16 @@ class ModelFlops(msgspec.Struct, frozen=True):
     gpu_peak_per_s: Annotated[float, msgspec.Meta(gt=0, le=1e30)]
 
 
+class Expects(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """What the plan counts on, in seconds and bytes a second: a step's time, what kernels reach of a GPU's memory,
+    and what a GPU sends to its neighbours over NVLink (0: there is none).
+    """
+
+    step_seconds: Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+    memory_rate: Annotated[float, msgspec.Meta(gt=0, le=1e30)]
+    nvlink_rate: Rate = 0.0
+
+
 class WandbTarget(msgspec.Struct, frozen=True):
     """Where a job is shown in Weights & Biases. `entity` and `url` empty: as the environment says."""
 
@@ -263,7 +274,7 @@ class Policy(msgspec.Struct, frozen=True):
     and `team` who pays, as the job's label says. `reporting` None: the job is published nowhere.
     `cordon_on` and `cluster_xid_actions` are the cluster's words, not the job's; `xid_actions` come before these.
     So is `admitted`: how many nodes, spares among them, the cluster's queue lets the job have; 0 for none, None
-    where the job waits in no queue.
+    where the job waits in no queue. `expects` is what the job's plan counts on; None: it carries no plan.
     """
 
     job: Job
@@ -309,6 +320,7 @@ class Policy(msgspec.Struct, frozen=True):
     reporting: ReportingPolicy | None = None
     links: LinkPolicy | None = None
     admitted: Nodes | None = None
+    expects: Expects | None = None
 
     @property
     def members_wanted(self) -> int:

@@ -30,13 +30,14 @@ from holdfast.api.bounds import (
     STEPS_MAX,
     TENSOR_MAX,
 )
+from holdfast.api.costspec import Cost, budget_of, prices_of
+from holdfast.api.errors import InvalidInput
 from holdfast.api.faultpolicy import FaultPolicy, Loss, NoticeSource, Preemption, Straggler
 from holdfast.api.jobstatus import TrainingJobStatus
 from holdfast.api.metadata import Metadata
+from holdfast.api.planned import expects_of
 from holdfast.api.policy import (
     FORM_GRACE_S,
-    Budget,
-    Capacity,
     CheckpointInterval,
     CorruptionPolicy,
     EvictionBudget,
@@ -47,15 +48,14 @@ from holdfast.api.policy import (
     ModelFlops,
     NoticeAction,
     Policy,
-    Price,
     RestartBudget,
     SpikeLimits,
     StragglerPolicy,
     ThermalPolicy,
 )
-from holdfast.api.quantity import Duration, Interval, Percent, Share, Steps, format_duration
+from holdfast.api.quantity import Duration, Interval, Steps, format_duration
 from holdfast.api.reportingspec import Reporting, reporting_policy
-from holdfast.api.section import MISSING, Section, contradiction, parse
+from holdfast.api.section import Section, contradiction, parse
 from holdfast.api.selftest import TestLevel
 
 TEAM_LABEL = "holdfast.dev/team"
@@ -209,59 +209,6 @@ class Placement(Section):
     """Node labels of failure or network domains, the closest first."""
 
 
-class PriceOf(Section):
-    """What a GPU costs on some nodes. At least one of `gpu` and `capacity` says on which."""
-
-    gpu: Text | None = None
-    """The GPUs' product name, as the node's label nvidia.com/gpu.product has it."""
-    capacity: Capacity | None = None
-    """How the node is paid for: OnDemand, Spot."""
-    gpu_hour: Annotated[float, Field(gt=0, le=1e6)]
-    """What one of these GPUs costs for one hour."""
-
-    @model_validator(mode="after")
-    def _says_of_which(self) -> Self:
-        if self.gpu is None and self.capacity is None:
-            fix = "name a GPU product, a capacity, or both; cost.gpuHour is the price of all others"
-            raise contradiction("gpu", MISSING, fix)
-        return self
-
-
-class BudgetSpec(Section):
-    """What the job may cost. Nothing is stopped: somebody is told."""
-
-    amount: Annotated[float, Field(gt=0, le=1e12)]
-    """In the currency, over the whole life of the job."""
-    alert_at: Share = Percent(0.8)
-    """The share of it from which on somebody is told."""
-
-
-class Cost(Section):
-    """What a GPU costs, for the ledger."""
-
-    gpu_hour: Annotated[float, Field(gt=0, le=1e6)]
-    """What one GPU costs for one hour, in the currency."""
-    currency: Annotated[
-        str, StringConstraints(pattern=r"^[A-Z]{3}$"), Field(json_schema_extra={"maxLength": 3})
-    ] = "USD"
-    """An ISO 4217 code."""
-    prices: Annotated[tuple[PriceOf, ...], Field(max_length=64)] = ()
-    """What GPUs of a product, or of a kind of capacity, cost instead. What fits and names most counts."""
-    budget: BudgetSpec | None = None
-    """What the job may cost."""
-
-    @model_validator(mode="after")
-    def _each_price_is_said_once(self) -> Self:
-        named = [(each.gpu, each.capacity) for each in self.prices]
-        for at, each in enumerate(named):
-            if each in named[:at]:
-                says = " ".join(part for part in each if part)
-                raise contradiction(
-                    f"prices[{at}].gpuHour", self.prices[at].gpu_hour, f"say the price of {says} once"
-                )
-        return self
-
-
 class Utilization(Section):
     """What model FLOPs utilization (MFU) is told from."""
 
@@ -336,6 +283,15 @@ class TrainingJob(Section):
     def _has_a_name(self) -> Self:
         if self.metadata.name is None:
             raise contradiction("metadata.name", None, "give the job a name; it is how every command refers to it")
+        return self
+
+    @model_validator(mode="after")
+    def _carries_a_plan_that_can_be_read(self) -> Self:
+        try:
+            expects_of(self.metadata.annotations)
+        except InvalidInput as error:
+            problem = error.problems[0]
+            raise contradiction(problem.field, problem.value, problem.fix) from None
         return self
 
     @property
@@ -438,6 +394,7 @@ def policy_of(job: TrainingJob) -> Policy:
         condition_actions={kind.value: action for kind, action in faults.conditions.items()},
         preflight=_preflight(spec.startup),
         links=_links(spec.startup.links) if spec.startup.links else None,
+        expects=expects_of(job.metadata.annotations),
         tensor=spec.parallelism.tensor,
         context=spec.parallelism.context,
         thermal=ThermalPolicy(
@@ -454,8 +411,8 @@ def policy_of(job: TrainingJob) -> Policy:
         straggler=_straggler(faults.straggler),
         notices=_notice_action(faults.preemption),
         gpu_hour=GpuHour(spec.cost.gpu_hour, spec.cost.currency) if spec.cost else None,
-        prices=_prices(spec.cost) if spec.cost else (),
-        budget=_budget(spec.cost.budget) if spec.cost and spec.cost.budget else None,
+        prices=prices_of(spec.cost) if spec.cost else (),
+        budget=budget_of(spec.cost) if spec.cost else None,
         team=job.metadata.labels.get(TEAM_LABEL, ""),
         flops=_flops(spec.utilization) if spec.utilization else None,
         reporting=reporting_policy(spec.reporting),
@@ -470,14 +427,6 @@ def policy_of(job: TrainingJob) -> Policy:
             backoff_s=faults.restarts.backoff.total_seconds(),
         ),
     )
-
-
-def _prices(cost: Cost) -> tuple[Price, ...]:
-    return tuple([Price(each.gpu_hour, each.gpu or "", each.capacity) for each in cost.prices])
-
-
-def _budget(budget: BudgetSpec) -> Budget:
-    return Budget(budget.amount, budget.alert_at.ratio)
 
 
 def _notice_action(preemption: Preemption) -> NoticeAction:

@@ -1,9 +1,15 @@
-"""The TrainingJob that a plan leads to: nodes and spares, ranks of a model, interval, price and FLOP."""
+"""The TrainingJob that a plan leads to: nodes and spares, ranks of a model, interval, price and FLOP.
+
+It carries the question and what was assumed, so that both can be compared with what turns out to be true.
+"""
 
 import math
 from collections.abc import Mapping
 
+from holdfast.api.planned import PLAN_ANNOTATION
+from holdfast.api.policy import Expects
 from holdfast.planner.plan import Option, Plan, Question
+from holdfast.planner.questionfile import carried_text
 
 
 def job_of(question: Question, plan: Plan, option: Option, name: str) -> Mapping[str, object]:
@@ -21,12 +27,17 @@ def job_of(question: Question, plan: Plan, option: Option, name: str) -> Mapping
     }
     if math.isfinite(plan.interval.value):
         spec["checkpoint"] = {"interval": f"{max(1, round(plan.interval.value))}s"}
+    expects = Expects(
+        step_seconds=option.step.value,
+        memory_rate=cluster.gpu.memory_rate * question.reached.memory,
+        nvlink_rate=cluster.gpu.nvlink * question.reached.links,
+    )
     if cluster.price is not None:
         spec["cost"] = {"gpuHour": cluster.price}
     return {
         "apiVersion": "holdfast.dev/v1alpha1",
         "kind": "TrainingJob",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "annotations": {PLAN_ANNOTATION: carried_text(question, layout, expects)}},
         "spec": spec,
     }
 

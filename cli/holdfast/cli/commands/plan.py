@@ -26,6 +26,17 @@ SHORT: Final[Mapping[str, str]] = {
 }
 
 
+class _Readable(yaml.SafeDumper):
+    """What has several lines is written as such."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Readable.add_representer(str, _text)
+
+
 class Answer(msgspec.Struct, frozen=True):
     """What is written: the best options, how many there are and how many fall, by reason."""
 
@@ -169,7 +180,7 @@ def _write(path: Path, question: Question, found: Plan) -> None:
     job = job_of(question, found, found.options[0], path.stem)
     read_trainingjob(job)
     try:
-        path.write_text(yaml.safe_dump(dict(job), sort_keys=False), encoding="utf-8")
+        path.write_text(yaml.dump(dict(job), Dumper=_Readable, sort_keys=False), encoding="utf-8")
     except OSError as error:
         raise InvalidInput(
             Problem("--write", str(path), f"give a file that can be written: {error.strerror}")
