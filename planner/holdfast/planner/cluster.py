@@ -11,7 +11,8 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`nvlink_domain` is how many GPUs reach each other at the GPU's NVLink rate; of GPUs without any it is 1.
 
     `network` is each GPU's share of its node's network, at the rate that is reached; `latency_s` and
-    `nvlink_latency_s` are of one message.
+    `nvlink_latency_s` are of one message. `host` is from a GPU to its node's memory, `storage` what all nodes
+    together read from storage, or write; None: it is not known, and nothing waits for it.
     """
 
     gpu: Gpu
@@ -22,13 +23,16 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     latency_s: float = 10e-6
     nvlink_latency_s: float = 3e-6
     price: float | None = None  # of a GPU and hour
+    host: float = 25e9
+    storage: float | None = None
 
     def __post_init__(self) -> None:
         """Raises InvalidInput."""
         problems = [
-            *positive(self, "cluster", ("gpus", "per_node", "nvlink_domain", "network")),
+            *positive(self, "cluster", ("gpus", "per_node", "nvlink_domain", "network", "host")),
             *not_negative(self, "cluster", ("latency_s", "nvlink_latency_s")),
             *(positive(self, "cluster", ("price",)) if self.price is not None else ()),
+            *(positive(self, "cluster", ("storage",)) if self.storage is not None else ()),
         ]
         if self.gpus > self.per_node and self.gpus % max(self.per_node, 1):
             problems.append(

@@ -21,6 +21,7 @@ from holdfast.planner.reliability import (
     save_every_s,
     spares_for,
 )
+from holdfast.planner.spot import Spot
 from holdfast.planner.step import Efficiency, Run, model_flops_utilization, step_time
 
 MICRO_BATCHES: Final = (1, 2, 4, 8)
@@ -36,6 +37,7 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     training: Training
     reliability: Reliability = Reliability()
     reached: Efficiency = Efficiency()
+    spot: Spot | None = None
 
 
 class Option(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ cluster: {gpu: H100, gpus: 1024}      # gpu: a name of the catalogue, or the num
 training: {sequence: 8192, batch: 2048, tokens: 2e12}
 reliability: {rate: 3.8}
 reached: {matmul: 0.6}
+spot: {price: 1.2, interruptions: 20}
 """
 
 from collections.abc import Mapping
@@ -27,10 +28,11 @@ from holdfast.planner.layout import Layout, Training
 from holdfast.planner.model import Model
 from holdfast.planner.plan import Question
 from holdfast.planner.reliability import Reliability
+from holdfast.planner.spot import Spot
 from holdfast.planner.step import Efficiency
 
 Part = TypeVar("Part", bound=msgspec.Struct)
-SECTIONS = ("model", "cluster", "training", "reliability", "reached")
+SECTIONS = ("model", "cluster", "training", "reliability", "reached", "spot")
 CARRIED: Final = (*SECTIONS, "layout", "expects")
 """Of a job also the layout, and what whoever watches the job compares."""
 Sections = dict[str, dict[str, object]]
@@ -70,7 +72,7 @@ def layout_of(sections: Mapping[str, Mapping[str, object]]) -> Layout | None:
 def carried_text(question: Question, layout: Layout, expects: Expects) -> str:
     """What a job carries of its plan, as `read_sections` reads it again."""
     parts = {name: getattr(question, name) for name in SECTIONS} | {"layout": layout, "expects": expects}
-    plain = {name: _plain(msgspec.to_builtins(part)) for name, part in parts.items()}
+    plain = {name: _plain(msgspec.to_builtins(part)) for name, part in parts.items() if part is not None}
     text: str = yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=110)
     return text
 
@@ -101,6 +103,7 @@ def question_of(sections: Mapping[str, Mapping[str, object]], folder: Path) -> Q
         training=_part("training", sections.get("training", {}), Training),
         reliability=_part("reliability", sections.get("reliability", {}), Reliability),
         reached=_part("reached", sections.get("reached", {}), Efficiency),
+        spot=_part("spot", sections["spot"], Spot) if "spot" in sections else None,
     )
 
 

@@ -10,15 +10,17 @@ import msgspec
 
 from holdfast.api.errors import InvalidInput
 from holdfast.planner.bounds import positive
+from holdfast.planner.bubble import INTERLEAVED, bubble_passes
 from holdfast.planner.cluster import Cluster, reach_of
 from holdfast.planner.collective import SOURCE as RING
 from holdfast.planner.collective import exchange_s, gather_s, reduce_s, send_s
-from holdfast.planner.layout import Layout, Recompute, Schedule, Sharding, Training
+from holdfast.planner.layout import Layout, Recompute, Sharding, Training
+from holdfast.planner.loader import SOURCE as LOADER
+from holdfast.planner.loader import step_bytes
 from holdfast.planner.memory import end_layers, gpu_parameters
 from holdfast.planner.model import Model
 from holdfast.planner.quantity import Quantity, total
 
-BUBBLE: Final = "https://arxiv.org/abs/2104.04473"
 FSDP: Final = "https://arxiv.org/abs/2304.11277"
 # Of a backward pass, what can run beside a collective without being slowed by it.
 HIDES: Final = 0.9
@@ -127,23 +129,30 @@ def step_time(run: Run, reached: Efficiency) -> Quantity:
     """Seconds of one step, with their parts."""
     model, layout, cluster, training = run
     one, count = stage_pass(run, reached), layout.micro_batches(training)
-    bubble = _bubble(layout) / count
+    bubble = bubble_passes(layout) / count
     exchanged = _data_s(model, layout, cluster, count) + _gathered_s(model, layout, cluster, count)
     # What is exchanged for each micro-batch hides behind it, what is once a step behind the last backward pass.
     beside = one.whole * (count if layout.sharding > Sharding.OPTIMIZER else 2.0 / 3.0)
     waits = max(0.0, exchanged - (HIDES * beside if layout.overlap else 0.0))
     again = "6" if layout.recompute is Recompute.FULL else "4"
-    parts = (
+    parts = [
         ("matmuls", one.matmul * count, "FLOP of a micro-batch over the rate reached, x micro-batches", ""),
         ("memory-bound kernels", one.memory * count, "bytes read and written over the memory's rate", ""),
         ("tensor-parallel collectives", one.tensor * count, f"{again} all-reduces a layer", RING),
         ("context-parallel collectives", one.context * count, "keys and values gathered", RING),
         ("expert-parallel exchange", one.expert * count, "tokens to their experts and back", RING),
         ("pipeline hand-over", _pipeline_s(run) * count, "activations to the next stage and back", RING),
-        ("pipeline bubble", one.whole * count * bubble, f"{bubble:.3g} of the time computed: (P-1)/M", BUBBLE),
+        (
+            "pipeline bubble",
+            one.whole * count * bubble,
+            f"{bubble:.3g} of the time computed: (P-1)/M",
+            INTERLEAVED,
+        ),
         ("data-parallel exchange that shows", waits, f"{exchanged:.3g} s less what computing hides", FSDP),
         ("optimizer", _optimizer_s(run, reached), "its state read and written", ""),
-    )
+    ]
+    if cluster.storage:
+        parts.append(_loader(run, sum(value for _, value, _, _ in parts)))
     return total("step time", "s", (Quantity(name, value, "s", says, by) for name, value, says, by in parts))
 
 
@@ -227,15 +236,6 @@ def _expert_s(run: Run) -> float:
     return 2.0 * exchange_s(tokens * copies * model.hidden * width, reach)
 
 
-def _bubble(layout: Layout) -> float:
-    """In passes of a micro-batch: P-1, over the chunks of an interleaved schedule; a third without bubble."""
-    stages = layout.pipeline - 1
-    if layout.schedule is Schedule.INTERLEAVED:
-        return stages / layout.chunks
-    # What is left of the backward pass when the weights' gradients fill the gaps.
-    return stages / 3.0 if layout.schedule is Schedule.ZERO_BUBBLE else float(stages)
-
-
 def _pipeline_s(run: Run) -> float:
     """A micro-batch's activations to the next stage and their gradients back, for each chunk."""
     model, layout, cluster, training = run
@@ -266,6 +266,14 @@ def _gathered_s(model: Model, layout: Layout, cluster: Cluster, count: int) -> f
         return 0.0
     reach = reach_of(cluster, layout.data * layout.context, layout.tensor)
     return 2.0 * count * gather_s(2.0 * gpu_parameters(model, layout), reach)
+
+
+def _loader(run: Run, busy_s: float) -> tuple[str, float, str, str]:
+    """What of reading a step's samples does not fit beside the step before."""
+    bytes_ = step_bytes(run.model, run.training)
+    took_s = bytes_ / (run.cluster.storage or 1.0)
+    says = f"{bytes_:.3g} bytes of a step from storage, less what the rest of the step takes"
+    return "loader that shows", max(0.0, took_s - busy_s), says, LOADER
 
 
 def _optimizer_s(run: Run, reached: Efficiency) -> float:
