@@ -28,7 +28,15 @@ WHOLE: dict[str, dict[str, Any]] = {
         "latent": {"query_rank": 8, "kv_rank": 8, "rope": 4, "nope": 8, "value": 8},
     },
     "cluster": {
-        "gpu": {"name": "own", "bf16": 1e15, "fp8": 2e15, "memory": 8e10, "memory_rate": 3e12, "nvlink": 0},
+        "gpu": {
+            "name": "own",
+            "bf16": 1e15,
+            "fp8": 2e15,
+            "memory": 8e10,
+            "memory_rate": 3e12,
+            "nvlink": 0,
+            "domain": 0,
+        },
         "gpus": 8,
         "per_node": 4,
         "nvlink_domain": 4,
@@ -38,6 +46,8 @@ WHOLE: dict[str, dict[str, Any]] = {
         "price": 2.0,
         "host": 2.5e10,
         "storage": 1e11,
+        "pod": 4,
+        "oversubscription": 2,
     },
     "training": {
         "sequence": 128,
