@@ -136,7 +136,9 @@ def _part(name: str, given: Mapping[str, object], kind: type[Part]) -> Part:
 
 
 def _number(value: object) -> object:
-    """YAML 1.1 takes `2e12` for a word; a whole number of any spelling is one."""
+    """YAML 1.1 takes `2e12` for a word; a whole number of any spelling is one. Sections inside are read so too."""
+    if isinstance(value, dict):
+        return {key: _number(each) for key, each in value.items()}
     if isinstance(value, str):
         try:
             value = float(value)
