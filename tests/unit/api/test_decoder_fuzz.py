@@ -11,7 +11,7 @@ import pytest
 from decoder_fuzzer import TARGETS, fuzz
 
 REPOSITORY = Path(__file__).parents[3]
-PARTS = ("api", "wire", "trainer", "checkpoint", "agent", "watchdog", "operator", "console", "integrations", "cli")
+PARTS = ("api", "wire", "trainer", "checkpoint", "agent", "watchdog", "operator", "console", "planner", "simulator", "integrations", "cli")
 # Whose decoders are fed by nobody who could damage a message, and why; or fuzzed elsewhere.
 ELSEWHERE = {
     "checkpoint/holdfast/checkpoint/capture": "ranks of one round to each other, over their own collectives",
