@@ -37,7 +37,7 @@ bench: $(STAMP)
 shape: $(STAMP)
 	$(RUN)/python bench/shape.py $(ARGS)
 
-# An hour from a random seed, or ARGS="SECONDS SEED". `make test` runs a minute of it.
+# An hour from a random seed, or ARGS="SECONDS SEED". `make test` runs half a minute of it.
 fuzz: $(STAMP)
 	$(RUN)/python tests/unit/api/decoder_fuzzer.py $(ARGS)
 
