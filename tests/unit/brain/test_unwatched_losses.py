@@ -66,7 +66,9 @@ def test_who_goes_under_a_watchdogs_eyes_is_blamed_as_ever() -> None:
 def test_it_does_not_use_up_what_the_job_may_do_for_faults_of_its_own() -> None:
     story = running(2, nodes_min=2)
     for night in range(12):
-        story.restart_watchdog().join(1, 2, boot=f"boot-{night}").wait(60).run(100 * night + 60, restored=40).wait(60)
+        story.restart_watchdog().join(1, 2, boot=f"boot-{night}").wait(60).run(100 * night + 60, restored=40).wait(
+            60
+        )
         assert story.state.phase is JobPhase.RUNNING, (night, story.state.reason)
     assert {each.kind for each in story.state.incidents} == {FindingKind.MEMBER_LOST}
     assert blamed(story) == set()

@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.agent.launch.forking import EntrypointKind
-from holdfast.agent.launch.preload import BROUGHT, SINGLE_THREADED, PreloadList, is_installed, read_list, write_list
+from holdfast.agent.launch.preload import (
+    BROUGHT,
+    SINGLE_THREADED,
+    PreloadList,
+    is_installed,
+    read_list,
+    write_list,
+)
 from holdfast.agent.launch.settings import Entrypoint
 from holdfast.api.bounds import LEARNED
 
