@@ -71,6 +71,7 @@ from holdfast.watchdog.brain.step import (
     stay,
 )
 from holdfast.watchdog.brain.stragglers import suspected
+from holdfast.watchdog.brain.unwatched import nobodys
 from holdfast.watchdog.wording import in_words
 
 # Of members that are suspect while the job waits; the full test would keep everybody waiting for ten minutes.
@@ -149,7 +150,7 @@ def lost(state: JobState, finding: Finding, now: float) -> Step:
     if news - ranked:
         step = rankless_lost(state, _about(finding, news - ranked), now)
     if ranked:
-        step = step.then(heal, _about(finding, ranked), now)
+        step = step.then(heal, nobodys(step.state, _about(finding, ranked)), now)
     return step.prefixed((Dismiss(tuple(sorted(news)), finding.cause),))
 
 

@@ -41,6 +41,7 @@ from holdfast.watchdog.brain.rounds import owe
 from holdfast.watchdog.brain.selftests import barred, begin, examine
 from holdfast.watchdog.brain.state import Departure, DepartureCause, JobState, Recovery
 from holdfast.watchdog.brain.step import Pardon, Reason, Step, changed, ignore, stay
+from holdfast.watchdog.brain.unwatched import nobodys
 
 
 def joined(state: JobState, event: Event, now: float) -> Step:
@@ -54,7 +55,7 @@ def joined(state: JobState, event: Event, now: float) -> Step:
     if restarted and known is not None and known.standing is not MemberState.LOST and has_workers:
         # One that comes back as another process has lost its workers, whether or not its end was seen.
         seen = Evidence("member connection", f"{known.name} joined again as another process", now)
-        after = heal(state, _loss(state, known, "launcher restarted", seen), now)
+        after = heal(state, nobodys(state, _loss(state, known, "launcher restarted", seen)), now)
         return after.then(joined, event, now)
     member = Member(
         name=event.member,
