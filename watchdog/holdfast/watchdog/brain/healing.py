@@ -40,6 +40,7 @@ from holdfast.watchdog.brain.linktests import answered
 from holdfast.watchdog.brain.nodes import advanced, avoid, keep_away, take_back
 from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.plan import missed
+from holdfast.watchdog.brain.planned import measured
 from holdfast.watchdog.brain.remedies import remedy_of
 from holdfast.watchdog.brain.reputation import is_of_the_node
 from holdfast.watchdog.brain.roster import MemberState
@@ -418,6 +419,7 @@ def tested(state: JobState, event: Event, now: float) -> Step:
         for each in links:
             step = step.then(found, FindingMade(each), now)
         return step
+    state = measured(state, member.node, event.checks)
     asked_in = state
     # Devices of one node that differ are Unknown to the node itself; what others of their kind computed may tell.
     state, against, doubted = compared(state, member.node, event.checks)
