@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from holdfast.api.policy import Policy
-from holdfast.simulator.fault import FaultRate, Spread
+from holdfast.simulator.fault import FaultRate, Happening, Spread
 
 DAY_S: Final = 86_400.0
 
@@ -46,7 +46,9 @@ class Fleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One run to live through, `days` long. `step_s` is what a step takes when nothing is wrong."""
+    """One run to live through, `days` long. `step_s` is what a step takes when nothing is wrong. `faults` are drawn,
+    each by its rate; `happenings` are given.
+    """
 
     policy: Policy
     fleet: Fleet
@@ -54,3 +56,4 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     days: float
     step_s: float = 10.0
     times: Times = Times()
+    happenings: tuple[Happening, ...] = ()
