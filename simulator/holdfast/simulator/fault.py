@@ -68,8 +68,8 @@ class FaultRate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A fault that is given, and not drawn: `at_s` after the begin, on the node numbered `node` of those that are
-    there then, spares among them (None: one with ranks, drawn). Its rate is not looked at, and it does not come again
-    by itself. On a machine that has no ranks when it is due, nothing happens.
+    there then, spares among them (None: one with ranks, drawn). Its rate is not looked at, and it does not come
+    again by itself. On a machine that has no ranks when it is due, nothing happens.
     """
 
     at_s: float

@@ -46,8 +46,8 @@ class Fleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One run to live through, `days` long. `step_s` is what a step takes when nothing is wrong. `faults` are drawn,
-    each by its rate; `happenings` are given.
+    """One run to live through, `days` long. `step_s` is what a step takes when nothing is wrong. `faults` are
+    drawn, each by its rate; `happenings` are given.
     """
 
     policy: Policy
