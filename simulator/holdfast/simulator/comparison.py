@@ -12,7 +12,7 @@ from holdfast.api.errors import InvalidInput, Problem
 from holdfast.simulator.estimate import Estimate, estimate, seeds_to_tell
 from holdfast.simulator.outcome import Outcome
 from holdfast.simulator.scenario import Scenario
-from holdfast.simulator.verdict import FIGURES, Figure, figures_of
+from holdfast.simulator.verdict import FIGURES, Figure, deciding, figures_of
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -59,11 +59,13 @@ class Side(msgspec.Struct, frozen=True):
 def compared(first: Side, second: Side, by: str) -> Comparison:
     """Over the seeds that both have lived through. `by` names the figure that decides.
 
-    Raises InvalidInput when the two are not about the same time, or there is no seed in common.
+    Raises InvalidInput when the two are not about the same time, there is no seed in common, or nothing is better
+    by that figure.
     """
     if first.scenario.days != second.scenario.days:
         fix = f"give both the same days; the other has {first.scenario.days:g}"
         raise InvalidInput(Problem("days", second.scenario.days, fix))
+    deciding(by, (first.scenario, second.scenario))
     ours = {each.seed: each for each in first.outcomes}
     theirs = {each.seed: each for each in second.outcomes}
     seeds = tuple(sorted(ours.keys() & theirs.keys()))
@@ -78,8 +80,6 @@ def compared(first: Side, second: Side, by: str) -> Comparison:
             one = [figure.of(ours[seed], first.scenario) for seed in seeds]
             other = [figure.of(theirs[seed], second.scenario) for seed in seeds]
             told.append(_difference(figure, one, other, (first.says, second.says)))
-    if by not in shared:
-        raise InvalidInput(Problem("--by", by, f"give one of {', '.join(each.name for each in told)}"))
     decided = next(each for each in told if each.name == by)
     money = first.scenario.policy.gpu_hour
     return Comparison(

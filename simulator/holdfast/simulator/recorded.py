@@ -107,9 +107,10 @@ class Recorded(msgspec.Struct, frozen=True):
 class _Seen:
     """What a journal tells, line by line."""
 
-    def __init__(self) -> None:
-        self.state: JobState | None = None
-        self.at = 0.0
+    def __init__(self, first: Replayed) -> None:
+        """`first` is where it begins; of a journal that was compacted there was something before."""
+        self.begun, self.begun_at = first.state, first.line.at
+        self.state, self.at = first.state, first.line.at
         self.incidents: dict[str, Incident] = {}
         self.held: dict[str, float] = {}  # how long the job had been suspended when an incident opened
         self.joined: list[tuple[float, str]] = []
@@ -118,6 +119,7 @@ class _Seen:
         self.paces: list[float] = []
         self.pages = 0
         self.asked = 0
+        self.trained: set[int] = set()  # rounds that made a step
         self._progress: RoundProgressed | None = None
 
     def add(self, step: Replayed) -> None:
@@ -143,6 +145,7 @@ class _Seen:
                 self._pace(progress)
 
     def _pace(self, progress: RoundProgressed) -> None:
+        self.trained.add(progress.round)
         before, self._progress = self._progress, progress
         if before is None or before.round != progress.round or progress.step <= before.step:
             return
@@ -152,16 +155,19 @@ class _Seen:
 
 def recorded(steps: Iterable[Replayed]) -> Recorded:
     """From every line of a journal, as the brain took it. Raises InvalidInput where the run never trained."""
-    seen = _Seen()
-    for each in steps:
+    lines = iter(steps)
+    first = next(lines, None)
+    if first is None:
+        raise InvalidInput(Problem("--journal", "", "the journal is empty; choose another run"))
+    seen = _Seen(first)
+    for each in (first, *lines):
         seen.add(each)
     state = seen.state
-    if state is None or state.policy is None or state.ledger.first_round_at is None:
-        raise InvalidInput(
-            Problem("--journal", state.job if state else "", "the run has had no round; choose another")
-        )
-    began = state.ledger.first_round_at
-    names = list(dict.fromkeys(node for _, node in seen.joined))
+    if state.policy is None or state.ledger.first_round_at is None:
+        raise InvalidInput(Problem("--journal", state.job, "the run has had no round; choose another"))
+    began = max(state.ledger.first_round_at, seen.begun_at)
+    there = [each.node for each in seen.begun.members]
+    names = list(dict.fromkeys([*there, *(node for _, node in seen.joined)]))
     really = _really(seen, state, began)
     if really.elapsed_s <= 0.0 or really.trained_s <= 0.0:
         raise InvalidInput(
@@ -183,22 +189,24 @@ def recorded(steps: Iterable[Replayed]) -> Recorded:
 
 
 def _really(seen: _Seen, state: JobState, began: float) -> Really:
-    accounts = state.ledger.at(seen.at)
-    wall = {row: amount.wall_us / 1e6 for row, amount in accounts.rows.items()}
+    """From the ledger at the end, without what it had where the journal begins."""
+    before, after = seen.begun.ledger.at(seen.begun_at), state.ledger.at(seen.at)
+    spent = {row: after.of(row) - before.of(row) for row in Row}
     lost: dict[str, float] = {}
     for row, phase in PHASES.items():
-        if wall.get(row):
-            lost[phase.value] = lost.get(phase.value, 0.0) + wall[row]
-    kept = (Row.PRODUCTIVE, Row.DATA_WAIT)
+        if spent[row].wall_us:
+            lost[phase.value] = lost.get(phase.value, 0.0) + spent[row].wall_us / 1e6
+    kept = spent[Row.PRODUCTIVE] + spent[Row.DATA_WAIT]
+    rounds = [each.round.number if each.round is not None else 0 for each in (seen.begun, state)]
     return Really(
-        elapsed_s=seen.at - began - wall.get(Row.SUSPENDED, 0.0),
-        trained_s=sum(wall.get(row, 0.0) for row in kept),
+        elapsed_s=seen.at - began - spent[Row.SUSPENDED].wall_us / 1e6,
+        trained_s=kept.wall_us / 1e6,
         lost_s=lost,
-        gpu_hours=accounts.total().gpu_hours,
-        trained_gpu_hours=sum(accounts.of(row).gpu_hours for row in kept),
-        evictions=state.eviction_count,
+        gpu_hours=(after.total() - before.total()).gpu_hours,
+        trained_gpu_hours=kept.gpu_hours,
+        evictions=state.eviction_count - seen.begun.eviction_count,
         pages=seen.pages,
-        rounds=state.round.number if state.round is not None else 0,
+        rounds=rounds[1] - rounds[0],
         incidents=len(seen.incidents),
     )
 
@@ -256,7 +264,7 @@ def _repair(seen: _Seen, node: str | None, at: float) -> Spread:
 
 def _times(seen: _Seen, really: Really) -> Times:
     """What the watchdog does not decide, as it was in the run where its ledger and checkpoints tell."""
-    known, rounds = Times(), max(1, really.rounds)
+    known, rounds = Times(), max(1, len(seen.trained))
     stalls = [stall for stall, _ in seen.stalls if stall is not None]
     tooks = [took for _, took in seen.stalls if took is not None]
     start = really.lost_s.get(LostTo.RESTART.value, 0.0) / rounds

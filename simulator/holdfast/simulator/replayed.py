@@ -1,6 +1,7 @@
 """A recorded run beside what the simulator makes of it, and beside what another policy would have made of it."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -9,7 +10,10 @@ from holdfast.simulator.estimate import Estimate, estimate
 from holdfast.simulator.outcome import LostTo, Outcome
 from holdfast.simulator.recorded import Really, Recorded
 from holdfast.simulator.scenario import Scenario
-from holdfast.simulator.verdict import losses
+from holdfast.simulator.verdict import losses, lost_gpu_hours
+
+LIKE: Final = {"lost_money": "lost_gpu_hours", "goodput": "lost_minutes"}
+"""Figures that are as far beside the truth as another, which a run's ledger tells."""
 
 
 class Reproduced(msgspec.Struct, frozen=True):
@@ -54,14 +58,15 @@ def replayed(run: Recorded, old: Side, new: Side | None, by: str) -> Replayed:
         reproduced=told,
         error_minutes=abs(lost.off),
         comparison=comparison,
-        says=_says(comparison, abs(lost.off), new.says) if comparison is not None and new is not None else "",
+        says=_says(comparison, told, new.says) if comparison is not None and new is not None else "",
     )
 
 
-def _says(comparison: Comparison, error_minutes: float, new: str) -> str:
-    """Beyond the noise of the seeds, and beyond what the simulator is beside the truth."""
-    minutes = comparison.of("lost_minutes").change
-    if not comparison.winner or (comparison.by == "lost_minutes" and abs(minutes.mean) <= error_minutes):
+def _says(comparison: Comparison, told: Sequence[Reproduced], new: str) -> str:
+    """Beyond the noise of the seeds, and beyond what the simulator is beside the truth in what decides."""
+    like = LIKE.get(comparison.by, comparison.by)
+    error = next((abs(each.off) for each in told if each.name == like), 0.0)
+    if not comparison.winner or abs(comparison.of(like).change.mean) <= error:
         return "noise"
     return "better" if comparison.winner == new else "worse"
 
@@ -74,6 +79,11 @@ def _reproduced(really: Really, scenario: Scenario, outcomes: Sequence[Outcome])
             "lost_minutes",
             minutes,
             estimate([(really.elapsed_s - each.trained_s) / 60.0 for each in outcomes]),
+        ),
+        Reproduced(
+            "lost_gpu_hours",
+            really.gpu_hours - really.trained_gpu_hours,
+            estimate([lost_gpu_hours(each, scenario) for each in outcomes]),
         ),
         Reproduced("evictions", really.evictions, estimate([float(each.right + each.wrong) for each in outcomes])),
         Reproduced("pages", really.pages, estimate([float(each.pages) for each in outcomes])),

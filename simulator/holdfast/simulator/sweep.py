@@ -10,7 +10,7 @@ import msgspec
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.simulator.comparison import Side
 from holdfast.simulator.estimate import estimate
-from holdfast.simulator.verdict import BY_NAME, Figure, Verdict, figures_of, verdict
+from holdfast.simulator.verdict import Figure, Verdict, deciding, verdict
 
 POINTS_MAX: Final = 10_000
 FIX: Final = "give NAME=VALUE,VALUE or NAME=FIRST..LAST, or FIRST..LAST..STEP, as spares=0..64..8"
@@ -67,10 +67,7 @@ def ranked(tried: Sequence[tuple[Point, Side]], by: str) -> tuple[Ranked, ...]:
     A point ties with the best when their difference, paired by seed, is noise. Raises InvalidInput where there is
     no figure of that name that can be better or worse.
     """
-    figure = BY_NAME.get(by)
-    if figure is None or not figure.better or any(figure not in figures_of(each.scenario) for _, each in tried):
-        known = (name for name, each in BY_NAME.items() if each.better)
-        raise InvalidInput(Problem("--by", by, f"give one of {', '.join(known)}; lost_money needs a price"))
+    figure = deciding(by, [each.scenario for _, each in tried])
     told = [(point, verdict(each.says, each.scenario, each.outcomes), each) for point, each in tried]
     told.sort(key=lambda each: -figure.better * each[1].figures[by].mean)
     return tuple(Ranked(dict(point), said, _ties(told[0][2], each, figure)) for point, said, each in told)

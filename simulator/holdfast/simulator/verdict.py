@@ -5,11 +5,12 @@ rest, and its machines waited.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
+from holdfast.api.errors import InvalidInput, Problem
 from holdfast.simulator.estimate import Estimate, estimate
 from holdfast.simulator.outcome import LostTo, Outcome
 from holdfast.simulator.scenario import DAY_S, Scenario
@@ -76,6 +77,15 @@ BY_NAME: Final[Mapping[str, Figure]] = {each.name: each for each in FIGURES}
 def figures_of(scenario: Scenario) -> tuple[Figure, ...]:
     """Those that can be told of it: money where there is a price."""
     return tuple(each for each in FIGURES if each.unit != "money" or scenario.fleet.gpu_hour is not None)
+
+
+def deciding(name: str, scenarios: Iterable[Scenario]) -> Figure:
+    """The figure of that name, by which one of these can be better than another. Raises InvalidInput."""
+    figure = BY_NAME.get(name)
+    if figure is None or not figure.better or any(figure not in figures_of(each) for each in scenarios):
+        known = (each.name for each in FIGURES if each.better)
+        raise InvalidInput(Problem("--by", name, f"give one of {', '.join(known)}; lost_money needs a price"))
+    return figure
 
 
 class Recovery(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """A fleet of arithmetic in place of the simulated one: faults by a Poisson process, and each costs its minutes.
 
-It says of a scenario what the tests around a simulator want to know beforehand: `lost_s` a fault, half an interval
-more where one is fixed, and with a spare a minute less.
+It says of a scenario what the tests around a simulator want to know beforehand: a fault costs `LOST_S`, half an
+interval more where one is fixed, and with a spare a minute less.
 """
 
 import math
@@ -28,7 +28,7 @@ def small_live(scenario: Scenario, seed: int) -> Outcome:
     for happening in scenario.happenings:
         name = happening.fault.name
         faults[name] = faults.get(name, 0) + 1
-        lost.setdefault(name, {LostTo.RESTART: 0.0})[LostTo.RESTART] += restart
+        lost.setdefault(name, {LostTo.RESTART: 0.0})[LostTo.RESTART] += restart + replay
     gone = sum(sum(each.values()) for each in lost.values())
     return Outcome(
         seed=seed,

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.cli.output import ExitCode, Format, emit, format_option, remark, table
-from holdfast.cli.simulation.chart import Bars, write_chart
+from holdfast.cli.simulation.chart import Bars, check_chart, write_chart
 from holdfast.cli.simulation.journal import journal_of
 from holdfast.cli.simulation.livedrun import Gathered, Live, Where, gathered, where
 from holdfast.cli.simulation.scenariofile import Draft, draft_of
@@ -29,7 +29,7 @@ from holdfast.simulator.recorded import recorded
 from holdfast.simulator.replayed import replayed
 from holdfast.simulator.scenario import Scenario
 from holdfast.simulator.sweep import Point, axes, points, ranked, says
-from holdfast.simulator.verdict import Verdict, verdict
+from holdfast.simulator.verdict import Verdict, deciding, verdict
 
 BY: Final = "lost_gpu_hours"
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -106,8 +106,8 @@ class Run:
         self._given = given
         self._form = form
         self._where: Where = where(given["cluster"], given["workers"])
-        if given["plot"] is not None and given["plot"].suffix not in (".svg", ".png"):
-            raise InvalidInput(Problem("--plot", str(given["plot"]), "name a file that ends with .svg or .png"))
+        if given["plot"] is not None:
+            check_chart(given["plot"])
 
     def draft(self, file: Path | None) -> Draft:
         """What the file says, with the options in place of it. Raises InvalidInput."""
@@ -188,7 +188,10 @@ class Run:
         return ExitCode.FAILED if code is ExitCode.OK and told.says == "worse" else code
 
     def _lived(self, scenarios: Sequence[Scenario], seeds: int) -> Gathered:
-        """Raises KeyboardInterrupt where it was broken off before there was anything to tell of."""
+        """Raises InvalidInput before anything runs where no figure decides, KeyboardInterrupt where it was broken
+        off before there was anything to tell of.
+        """
+        deciding(self._given["by"], scenarios)
         first = self._given["first_seed"]
         count = self._given["seeds"] or seeds
         found = gathered(self._where, _live(), scenarios, range(first, first + count))

@@ -1,6 +1,7 @@
 """Bars with their intervals as one picture: an SVG of our own, or a PNG where Pillow is installed."""
 
 import html
+import importlib.util
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -49,17 +50,26 @@ class Words(msgspec.Struct, frozen=True):
 Shape = Box | Words
 
 
+def check_chart(file: Path) -> None:
+    """Refuse a file that no picture can be written to. Raises InvalidInput, Unavailable."""
+    if file.suffix not in (".svg", ".png"):
+        raise InvalidInput(Problem("--plot", str(file), "name a file that ends with .svg or .png"))
+    if not file.absolute().parent.is_dir():
+        raise InvalidInput(Problem("--plot", str(file), "name a file in a directory that is there"))
+    if file.suffix == ".png" and importlib.util.find_spec("PIL") is None:
+        raise Unavailable("a PNG needs Pillow: pip install pillow, or name a file that ends with .svg")
+
+
 def write_chart(file: Path, groups: Sequence[Bars]) -> None:
     """Write the picture, by the name of the file. Raises InvalidInput, Unavailable."""
+    check_chart(file)
     shapes = list(_shapes(groups))
     height = ROW * (sum(min(len(each.rows), ROWS_MAX) + 2 for each in groups) + 1)
     try:
         if file.suffix == ".svg":
             file.write_text(svg(shapes, height), encoding="utf-8")
-        elif file.suffix == ".png":
-            _png(file, shapes, height)
         else:
-            raise InvalidInput(Problem("--plot", str(file), "name a file that ends with .svg or .png"))
+            _png(file, shapes, height)
     except OSError as error:
         fix = f"give a file that can be written: {error.strerror or error}"
         raise InvalidInput(Problem("--plot", str(file), fix)) from None
@@ -87,10 +97,8 @@ def svg(shapes: Sequence[Shape], height: float) -> str:
 
 
 def _png(file: Path, shapes: Sequence[Shape], height: float) -> None:
-    try:
-        from PIL import Image, ImageDraw
-    except ModuleNotFoundError:
-        raise Unavailable("a PNG needs Pillow: pip install pillow, or name a file that ends with .svg") from None
+    from PIL import Image, ImageDraw
+
     image = Image.new("RGB", (round(WIDTH), round(height)), "white")
     draw = ImageDraw.Draw(image)
     for each in shapes:

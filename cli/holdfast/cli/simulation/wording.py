@@ -169,8 +169,8 @@ def replayed_text(found: Replayed) -> str:
         minutes = abs(found.comparison.of("lost_minutes").change.mean)
         more = "more" if minutes > found.error_minutes else "no more"
         parts.append(
-            f"The simulator is {value(found.error_minutes, 'min')} minutes beside the run; what the policies differ"
-            f" by, {value(minutes, 'min')} minutes, is {more} than that."
+            f"The simulator is {value(found.error_minutes, 'min')} minutes beside the run; what the policies"
+            f" differ by, {value(minutes, 'min')} minutes, is {more} than that."
         )
     return "\n\n".join(parts)
 
