@@ -278,11 +278,11 @@ class SimulatedMember:
         elif self.round is None and self.ending_at is not None:
             self.leave()
         elif self.round is not None:
-            self.world.after(self.world.tempo.enter_s(self.round, 1), lambda: self.enter(desired.number))
+            self.world.after(self.world.tempo.enter_s(self.round), lambda: self.enter(desired.number))
 
     def enter(self, number: int) -> None:
         world, round = self.world, self.round
-        if not self.alive or round is None or round.number != number:
+        if not self.alive or round is None or round.number != number or self.entered == number:
             return
         event = self.come_in(round)
         self.send_and_remember(lambda: world.carry_out(world.job.record(event, world.now)))

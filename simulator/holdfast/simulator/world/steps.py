@@ -37,7 +37,9 @@ class StepByStep(Training):
         return any(Worker.STOPPED in member.workers for member in newest)
 
     def _stand(self, round: Round) -> None:
-        start = self.began(round)
+        found = self.restore(round)
+        self.tell_restored(round, found)
+        start = found.step
         self.took_s = {step: took_s for step, took_s in self.took_s.items() if step <= (start or 0)}
         self.world.after(self.step_time_s, lambda: self.step(round, (start or 0) + 1))
 

@@ -29,8 +29,8 @@ class Tempo:
         """A launcher whose connection broke, until it tries again."""
         return self.draw.uniform(0.05, 0.3)
 
-    def enter_s(self, round: Round, members: int) -> float:
-        """The slowest of so many members that were shown the round, until its workers run."""
+    def enter_s(self, round: Round, *, starts: bool = False) -> float:
+        """A member that was shown the round, until its workers run; `starts`: some of them are new ones."""
         return self.draw.uniform(0.02, 0.3)
 
     def noticed_s(self) -> float:

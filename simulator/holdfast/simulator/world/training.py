@@ -6,6 +6,7 @@ is for who fills `_stand`: each of them (`steps.py`), or as many as time makes.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,15 @@ from holdfast.simulator.world.member import SimulatedMember, Worker
 
 if TYPE_CHECKING:
     from holdfast.simulator.world.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """After which step a round begins (None: it is new), from where, and whether what it begins with is wrong."""
+
+    step: int | None
+    tier: Tier
+    wrong: bool
 
 
 class Training:
@@ -71,18 +81,15 @@ class Training:
         """All are there."""
         raise NotImplementedError
 
-    def began(self, round: Round) -> int | None:
-        """The state is restored, and all know that it is. After which step the round begins, None: it is new."""
-        start, tier, wrong = self._restore(round)
+    def tell_restored(self, round: Round, found: Found) -> None:
+        """The state is restored, and everybody has loaded parts of the same."""
         for share in round.ranks:
-            # Everybody loads parts of the same.
             member = self.world.members[share.member]
-            member.wrong = set(range(share.local_size)) if wrong else set()
+            member.wrong = set(range(share.local_size)) if found.wrong else set()
         first = self.world.members[round.ranks[0].member]
-        event = RestoreReported(round.number, start, tier=tier)
+        event = RestoreReported(round.number, found.step, tier=found.tier)
         first.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
-        self._list_storage(round, first, start)
-        return start
+        self._list_storage(round, first, found.step)
 
     def _list_storage(self, round: Round, first: SimulatedMember, start: int | None) -> None:
         """Rank 0 tells what storage holds of the history that goes on."""
@@ -94,8 +101,8 @@ class Training:
         event = StorageListed(round.number, "/ckpt", len(there), listed)
         first.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
 
-    def _restore(self, round: Round) -> tuple[int | None, Tier, bool]:
-        """Where the round begins, from where, and whether what it begins with is wrong."""
+    def restore(self, round: Round) -> Found:
+        """Where the round begins, as its directive says."""
         directive = round.restore
         start = self.world.disk.newest(directive.step, directive.unhealthy_from)
         if directive.tier is Tier.NONE:
@@ -107,8 +114,8 @@ class Training:
             self.world.witness.remembered(images)
             if images[0].step > (start or 0):
                 self.is_sick = (images[0].round, images[0].step) in self._sick
-                return images[0].step, Tier.MEMORY, any(image.wrong for image in images)
-        return start, Tier.CHECKPOINT, start in self._tainted
+                return Found(images[0].step, Tier.MEMORY, any(image.wrong for image in images))
+        return Found(start, Tier.CHECKPOINT, start in self._tainted)
 
     def commit(
         self,

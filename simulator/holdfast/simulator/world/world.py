@@ -149,13 +149,13 @@ class World:
         at = self.job.next_wakeup(self.now)
         if at is None or (self._wakeup is not None and self.now < self._wakeup <= at):
             return
-        self._wakeup = max(at, self.now + 0.001)
+        self._wakeup = at = max(at, self.now + 0.001)
         epoch = self.epoch
-        self.after(self._wakeup - self.now, lambda: self._wake(epoch))
+        self.after(at - self.now, lambda: self._wake(epoch, at))
 
-    def _wake(self, epoch: int) -> None:
-        self._wakeup = None
-        if self.up and epoch == self.epoch:
+    def _wake(self, epoch: int, at: float) -> None:
+        if self.up and epoch == self.epoch and at == self._wakeup:  # else it was put forward
+            self._wakeup = None
             self.carry_out(self.job.elapse(self.now))
 
     def kill_watchdog(self, away_s: float) -> None:
