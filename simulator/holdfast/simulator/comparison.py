@@ -105,8 +105,8 @@ def _difference(
     return Difference(
         name=figure.name,
         unit=figure.unit,
-        first=estimate(first),
-        second=estimate(second),
+        first=figure.estimated(first),
+        second=figure.estimated(second),
         change=change,
         better=better,
         seeds_needed=None if change.tells else seeds_to_tell(changes),

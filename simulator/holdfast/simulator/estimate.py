@@ -35,7 +35,7 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def half(self) -> float:
-        """Half the width of the interval; infinite where there is none."""
+        """How far the interval reaches beyond the mean; infinite where there is none."""
         return math.inf if self.high is None else self.high - self.mean
 
     @property
@@ -44,13 +44,13 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.low is not None and self.high is not None and (self.low > 0.0 or self.high < 0.0)
 
 
-def estimate(values: Sequence[float]) -> Estimate:
-    """Of one figure of every run; there is at least one."""
+def estimate(values: Sequence[float], least: float = -math.inf, most: float = math.inf) -> Estimate:
+    """Of one figure of every run; there is at least one. No figure is below `least` or above `most`, and so no mean."""
     mean, count = fmean(values), len(values)
     if count < 2:
         return Estimate(mean)
     half = student(count - 1) * stdev(values) / math.sqrt(count)
-    return Estimate(mean, mean - half, mean + half, count)
+    return Estimate(mean, max(least, mean - half), min(most, mean + half), count)
 
 
 def at_most(count: int) -> float:

@@ -31,6 +31,7 @@ RATE_MAX: Final = 1e6
 """For 1,000 node-days: every node more than forty times an hour."""
 SECONDS_MAX: Final = 10 * 365 * 86_400.0
 SIGMA_MAX: Final = 5.0
+FACTOR_MAX: Final = 1000.0
 DAYS_OF_1000_HOURS: Final = 24.0
 OF_FINDINGS: Final[Mapping[FindingKind, Symptom]] = {
     FindingKind.PROCESS_EXIT: Symptom.PROCESS_EXIT,
@@ -63,6 +64,8 @@ class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     infrastructure: float = 1.0
     repair: Spread = Spread(86_400.0, 1.0)
     lasts: Spread | None = None
+    again: Spread = Spread(3600.0, 1.0)
+    factor: float = 1.5
     code: int | None = None
     source: str = ""
 
@@ -125,6 +128,8 @@ def rates_of(table: Table, field: str) -> tuple[FaultRate, ...]:
             infrastructure=each.infrastructure,
             repair=each.repair,
             lasts=each.lasts,
+            again=each.again,
+            factor=each.factor,
             code=each.code,
             source=each.source or table.source,
         )
@@ -163,7 +168,9 @@ def checked(rates: Iterable[FaultRate], field: str) -> tuple[FaultRate, ...]:
             wrong.append(Problem(f"{at}.infrastructure", each.infrastructure, "give a share from 0 to 1"))
         if (each.code is None) == (each.symptom is Symptom.XID):
             wrong.append(Problem(f"{at}.code", each.code, "give the driver's code of an Xid, and of nothing else"))
-        for name, spread in (("repair", each.repair), ("lasts", each.lasts)):
+        if not 1 <= each.factor <= FACTOR_MAX:
+            wrong.append(Problem(f"{at}.factor", each.factor, f"give from 1 to {FACTOR_MAX:g} times"))
+        for name, spread in (("repair", each.repair), ("lasts", each.lasts), ("again", each.again)):
             wrong += list(_odd_spread(f"{at}.{name}", spread))
     names = [each.name for each in kept]
     wrong += [

@@ -4,6 +4,7 @@ Everything is counted over the whole time that was asked for: a run that ended b
 rest, and its machines waited.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
@@ -29,6 +30,10 @@ class Figure(msgspec.Struct, frozen=True):
     better: int
     of: Callable[[Outcome, Scenario], float]
 
+    def estimated(self, values: Sequence[float]) -> Estimate:
+        """Its mean over runs: no figure is below 0, and no share above 1."""
+        return estimate(values, 0.0, 1.0 if self.unit == "share" else math.inf)
+
 
 def window_s(scenario: Scenario) -> float:
     """How long was asked for."""
@@ -36,15 +41,15 @@ def window_s(scenario: Scenario) -> float:
 
 
 def goodput(outcome: Outcome, scenario: Scenario) -> float:
-    """The share of the time asked for that was training which was kept."""
-    return outcome.trained_s / window_s(scenario)
+    """The share of what all its nodes could have trained in the time asked for, that was trained and kept."""
+    return outcome.full_s / window_s(scenario)
 
 
 def lost_gpu_hours(outcome: Outcome, scenario: Scenario) -> float:
     """GPU-hours of all machines of the job, spares among them, that were no training which was kept."""
     fleet = scenario.fleet
     held = (fleet.nodes + fleet.spares) * window_s(scenario)
-    return (held - fleet.nodes * outcome.trained_s) * fleet.gpus_per_node / 3600.0
+    return (held - fleet.nodes * outcome.full_s) * fleet.gpus_per_node / 3600.0
 
 
 def lost_money(outcome: Outcome, scenario: Scenario) -> float:
@@ -127,8 +132,8 @@ def verdict(says: str, scenario: Scenario, outcomes: Sequence[Outcome]) -> Verdi
     phases = {phase for each in every for _, phase in each}
     causes = {cause for each in every for cause, _ in each}
     names = {name for each in outcomes for name in each.faults}
-    phase_minutes = {name: estimate([_sum(each, phase=name) for each in every]) for name in phases}
-    cause_minutes = {name: estimate([_sum(each, cause=name) for each in every]) for name in causes}
+    phase_minutes = {name: estimate([_sum(each, phase=name) for each in every], 0.0) for name in phases}
+    cause_minutes = {name: estimate([_sum(each, cause=name) for each in every], 0.0) for name in causes}
     return Verdict(
         says=says,
         days=scenario.days,
@@ -137,12 +142,13 @@ def verdict(says: str, scenario: Scenario, outcomes: Sequence[Outcome]) -> Verdi
         gpus=fleet.nodes * fleet.gpus_per_node,
         seeds=tuple(each.seed for each in outcomes),
         figures={
-            each.name: estimate([each.of(run, scenario) for run in outcomes]) for each in figures_of(scenario)
+            each.name: each.estimated([each.of(run, scenario) for run in outcomes])
+            for each in figures_of(scenario)
         },
         by_phase=_largest_first(phase_minutes),
         by_cause=_largest_first(cause_minutes),
         faults=_largest_first(
-            {name: estimate([float(run.faults.get(name, 0)) for run in outcomes]) for name in names}
+            {name: estimate([float(run.faults.get(name, 0)) for run in outcomes], 0.0) for name in names}
         ),
         recovery=_recovery(outcomes),
         ended=dict(Counter(each.ended for each in outcomes if each.ended)),

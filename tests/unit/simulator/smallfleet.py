@@ -34,6 +34,7 @@ def small_live(scenario: Scenario, seed: int) -> Outcome:
         seed=seed,
         elapsed_s=elapsed,
         trained_s=max(0.0, elapsed - gone),
+        full_s=max(0.0, elapsed - gone),
         lost_s=lost,
         faults=faults,
         right=sum(faults.values()),

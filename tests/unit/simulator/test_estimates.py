@@ -47,6 +47,11 @@ def test_one_run_has_no_interval() -> None:
     assert (found.mean, found.low, found.high, found.tells) == (4.0, None, None, False)
 
 
+def test_an_interval_ends_where_the_figure_does() -> None:
+    found = estimate([0.1, 0.9, 1.0], 0.0, 1.0)
+    assert (found.low, found.high) == (0.0, 1.0)
+
+
 def test_what_no_run_had_may_still_come() -> None:
     assert at_most(20) == pytest.approx(3 / 20, rel=0.01)
 

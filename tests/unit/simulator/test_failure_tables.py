@@ -67,6 +67,8 @@ WRONG = {
     "{kinds: [{name: a, symptom: Hang, rate: 1, repair: {median_s: 0}}]}": "repair.median_s",
     "{kinds: [{name: a, symptom: Hang, rate: 1, repair: {median_s: 1, sigma: 99}}]}": "repair.sigma",
     "{kinds: [{name: a, symptom: Slow, rate: 1, lasts: {median_s: -1}}]}": "lasts.median_s",
+    "{kinds: [{name: a, symptom: Slow, rate: 1, factor: 0.5}]}": "kinds[0].factor",
+    "{kinds: [{name: a, symptom: Hang, rate: 1, again: {median_s: 0}}]}": "again.median_s",
     "{kinds: [{name: a, symptom: Sneeze, rate: 1}]}": "kinds[0].symptom",
     "{kinds: [{name: a, symptom: Hang, rate: 1, often: 2}]}": "kinds[0]",
     "{kinds: [{name: a, symptom: Xid, rate: 1}]}": "kinds[0].code",

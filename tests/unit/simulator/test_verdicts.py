@@ -59,10 +59,10 @@ def test_spares_are_paid_for_while_they_wait() -> None:
 
 def test_a_run_that_ended_trains_nothing_in_the_rest() -> None:
     scenario = a_scenario()
-    half = Outcome(1, DAYS * DAY_S / 2, DAYS * DAY_S / 2, {}, {}, ended="crash loop")
+    half = Outcome(1, DAYS * DAY_S / 2, DAYS * DAY_S / 2, DAYS * DAY_S / 4, {}, {}, ended="crash loop")
     found = verdict("x", scenario, [half])
     assert found.figures["ettr"].mean == 1.0
-    assert found.figures["goodput"].mean == 0.5
+    assert found.figures["goodput"].mean == 0.25  # on half of its nodes
     assert found.ended == {"crash loop": 1}
     assert found.by_cause["run ended"].mean == found.by_phase[LostTo.WAIT.value].mean == DAYS * 1440 / 2
 
