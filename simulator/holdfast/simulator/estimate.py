@@ -45,7 +45,7 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def estimate(values: Sequence[float], least: float = -math.inf, most: float = math.inf) -> Estimate:
-    """Of one figure of every run; there is at least one. No figure is below `least` or above `most`, and so no mean."""
+    """Of one figure of every run; there is at least one. None is below `least` or above `most`, and so no mean."""
     mean, count = fmean(values), len(values)
     if count < 2:
         return Estimate(mean)
