@@ -18,12 +18,14 @@ from holdfast.api.event import (
     InterventionRequested,
     MemberJoined,
     NodeDeparting,
+    RestoreReported,
     RoundProgressed,
 )
 from holdfast.api.finding import FindingKind
 from holdfast.api.incident import Incident
 from holdfast.api.ledger import Row
 from holdfast.api.policy import Policy
+from holdfast.api.round import Tier
 from holdfast.simulator.failuretable import OF_FINDINGS, OF_NOBODY
 from holdfast.simulator.fault import FaultRate, Happening, Reach, Spread, Symptom
 from holdfast.simulator.outcome import LostTo
@@ -80,7 +82,8 @@ class Really(msgspec.Struct, frozen=True):
 
 class Recorded(msgspec.Struct, frozen=True):
     """`policy` is the last that the run had, `nodes` how many had joined in all. `left_out` counts the incidents,
-    by kind, and interventions that are not lived through again.
+    by kind, and interventions that are not lived through again. `snapshots`: a round went on from memory, or
+    none had to.
     """
 
     job: str
@@ -91,9 +94,14 @@ class Recorded(msgspec.Struct, frozen=True):
     times: Times
     step_s: float
     left_out: dict[str, int]
+    snapshots: bool = True
 
     def scenario(self, policy: Policy) -> Scenario:
-        """The same faults under a policy. Its size and spares are the policy's."""
+        """The same faults under a policy. Its size and spares are the policy's; the script is the run's, and keeps
+        snapshots in memory only if it did.
+        """
+        if not self.snapshots:
+            policy = msgspec.structs.replace(policy, memory=None)
         fleet = Fleet(
             nodes=policy.nodes_max,
             gpus_per_node=policy.processes_per_node,
@@ -108,7 +116,7 @@ class _Seen:
     """What a journal tells, line by line."""
 
     def __init__(self, first: Replayed) -> None:
-        """`first` is where it begins; of a journal that was compacted there was something before."""
+        """`first` is where it begins: the first round trains, or the journal was compacted before it."""
         self.begun, self.begun_at = first.state, first.line.at
         self.state, self.at = first.state, first.line.at
         self.incidents: dict[str, Incident] = {}
@@ -119,6 +127,7 @@ class _Seen:
         self.paces: list[float] = []
         self.pages = 0
         self.asked = 0
+        self.tiers: set[Tier] = set()
         self.trained: set[int] = set()  # rounds that made a step
         self._progress: RoundProgressed | None = None
 
@@ -139,6 +148,8 @@ class _Seen:
                 self.departing.append((self.at, step.state.ledger.held_s, node))
             case CheckpointRecorded(stall_s=stall, took_s=took):
                 self.stalls.append((stall, took))
+            case RestoreReported(tier=tier):
+                self.tiers.add(tier)
             case InterventionRequested():
                 self.asked += 1
             case RoundProgressed() as progress:
@@ -156,19 +167,17 @@ class _Seen:
 def recorded(steps: Iterable[Replayed]) -> Recorded:
     """From every line of a journal, as the brain took it. Raises InvalidInput where the run never trained."""
     lines = iter(steps)
-    first = next(lines, None)
+    first = next((each for each in lines if each.state.progressed), None)
     if first is None:
-        raise InvalidInput(Problem("--journal", "", "the journal is empty; choose another run"))
+        raise InvalidInput(Problem("--journal", "", "the run has trained no step; choose another"))
     seen = _Seen(first)
     for each in (first, *lines):
         seen.add(each)
-    state = seen.state
-    if state.policy is None or state.ledger.first_round_at is None:
-        raise InvalidInput(Problem("--journal", state.job, "the run has had no round; choose another"))
-    began = max(state.ledger.first_round_at, seen.begun_at)
+    state, began = seen.state, seen.begun_at
+    assert state.policy is not None  # it has trained
     there = [each.node for each in seen.begun.members]
     names = list(dict.fromkeys([*there, *(node for _, node in seen.joined)]))
-    really = _really(seen, state, began)
+    really = _really(seen, state)
     if really.elapsed_s <= 0.0 or really.trained_s <= 0.0:
         raise InvalidInput(
             Problem("--journal", state.job, "the run has trained no step that was kept; choose another")
@@ -185,11 +194,12 @@ def recorded(steps: Iterable[Replayed]) -> Recorded:
         times=_times(seen, really),
         step_s=median(seen.paces) if seen.paces else STEP_S,
         left_out=left_out,
+        snapshots=Tier.MEMORY in seen.tiers or len(seen.trained) < 2,
     )
 
 
-def _really(seen: _Seen, state: JobState, began: float) -> Really:
-    """From the ledger at the end, without what it had where the journal begins."""
+def _really(seen: _Seen, state: JobState) -> Really:
+    """From the ledger at the end, without what it had where the journal begins, and what nobody has judged yet."""
     before, after = seen.begun.ledger.at(seen.begun_at), state.ledger.at(seen.at)
     spent = {row: after.of(row) - before.of(row) for row in Row}
     lost: dict[str, float] = {}
@@ -198,8 +208,9 @@ def _really(seen: _Seen, state: JobState, began: float) -> Really:
             lost[phase.value] = lost.get(phase.value, 0.0) + spent[row].wall_us / 1e6
     kept = spent[Row.PRODUCTIVE] + spent[Row.DATA_WAIT]
     rounds = [each.round.number if each.round is not None else 0 for each in (seen.begun, state)]
+    wall_us = sum(each.wall_us for row, each in spent.items() if row not in (Row.SUSPENDED, Row.UNJUDGED))
     return Really(
-        elapsed_s=seen.at - began - spent[Row.SUSPENDED].wall_us / 1e6,
+        elapsed_s=wall_us / 1e6,
         trained_s=kept.wall_us / 1e6,
         lost_s=lost,
         gpu_hours=(after.total() - before.total()).gpu_hours,
@@ -263,14 +274,19 @@ def _repair(seen: _Seen, node: str | None, at: float) -> Spread:
 
 
 def _times(seen: _Seen, really: Really) -> Times:
-    """What the watchdog does not decide, as it was in the run where its ledger and checkpoints tell."""
-    known, rounds = Times(), max(1, len(seen.trained))
+    """What the watchdog does not decide, as it was in the run where its ledger and checkpoints tell: each round
+    after the first started and loaded as long as all of them did in the mean.
+    """
+    known = Times()
     stalls = [stall for stall, _ in seen.stalls if stall is not None]
     tooks = [took for _, took in seen.stalls if took is not None]
-    start = really.lost_s.get(LostTo.RESTART.value, 0.0) / rounds
-    load = really.lost_s.get(LostTo.RESTORE.value, 0.0) / rounds
+    after = len(seen.trained) - 1  # the first was there at the begin
+    start = really.lost_s.get(LostTo.RESTART.value, 0.0) / after if after else known.start_s
+    load = really.lost_s.get(LostTo.RESTORE.value, 0.0) / after if after else known.load_s
     return msgspec.structs.replace(
         known,
+        stop_s=0.0,  # what it took is in the start of the next round
+        reenter_s=start,
         start_s=start,
         start_cold_s=max(start, known.start_cold_s),
         join_s=0.0,

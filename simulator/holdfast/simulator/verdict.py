@@ -16,6 +16,7 @@ from holdfast.simulator.estimate import Estimate, estimate
 from holdfast.simulator.outcome import LostTo, Outcome
 from holdfast.simulator.scenario import DAY_S, Scenario
 
+ROUNDING_S: Final = 1e-6
 ENDED: Final = "run ended"
 """What is lost in the time that a run which ended did not see."""
 
@@ -162,7 +163,7 @@ def losses(outcome: Outcome, scenario: Scenario) -> dict[tuple[str, str], float]
         (cause, phase.value): seconds / 60.0
         for cause, phases in outcome.lost_s.items()
         for phase, seconds in phases.items()
-        if seconds
+        if seconds > ROUNDING_S
     }
     unseen = window_s(scenario) - outcome.elapsed_s
     if unseen > 1.0:

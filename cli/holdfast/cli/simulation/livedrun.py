@@ -80,9 +80,11 @@ class Cores:
             fix = "a process that lived through a run ended; with fewer --workers less memory is needed"
             raise Unavailable(fix) from None
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for child in set(multiprocessing.active_children()) - before:
-                child.terminate()  # a run that nobody waits for any more
+            if futures:  # nobody waits for these any more
+                pool.shutdown(wait=False, cancel_futures=True)
+                for child in set(multiprocessing.active_children()) - before:
+                    child.terminate()
+            pool.shutdown()
 
 
 class Gathered(msgspec.Struct, frozen=True):

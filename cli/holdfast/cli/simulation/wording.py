@@ -101,13 +101,20 @@ def comparison_text(found: Comparison) -> str:
             NAMES[each.name],
             value(each.first.mean, each.unit),
             value(each.second.mean, each.unit),
-            figure(each.change, each.unit),
+            _change(each.change, each.unit),
             _better(each),
         )
         for each in found.differences
     ]
-    headers = ("", found.first.upper(), found.second.upper(), f"CHANGE ({CONFIDENCE:.0%})", "BETTER")
+    headers = ("", found.first, found.second, f"CHANGE ({CONFIDENCE:.0%})", "BETTER")
     return "\n\n".join([sentence(found), table(headers, rows)])
+
+
+def _change(change: Estimate, unit: str) -> str:
+    told = value(change.mean, unit)
+    if change.low is None or change.high is None or change.low == change.high:
+        return told
+    return f"{told}  ({value(change.low, unit)} to {value(change.high, unit)})"
 
 
 def _better(each: Difference) -> str:
