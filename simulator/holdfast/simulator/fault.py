@@ -1,5 +1,7 @@
 """What fails in a fleet: how often, what it looks like to sensors, whose fault it is, how long a repair takes."""
 
+import math
+import random
 from enum import StrEnum
 
 import msgspec
@@ -44,15 +46,20 @@ class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     median_s: float
     sigma: float = 0.0
 
+    def drawn(self, draw: random.Random) -> float:
+        """One such time, in seconds."""
+        return self.median_s * math.exp(self.sigma * draw.gauss(0.0, 1.0)) if self.sigma else self.median_s
+
 
 class FaultRate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One kind of fault.
 
     `rate` is how many there are for 1,000 node-days, each of them hitting `reach`. `infrastructure` is the share
     that is the machine's doing: it comes again on that node (or whatever `reach` says) until it is repaired; the
-    rest is user code or chance, which no eviction mends. `repair` is how long the machine is away once it was
-    taken out; `lasts` how long the fault holds by itself, None: until somebody acts. `code` is the driver's for
-    `XID`. `source` is the public place that `rate` is from.
+    rest is user code or chance, which no eviction mends. `again` is how long until it does, while the machine has
+    ranks. `repair` is how long the machine is away once it was taken out; `lasts` how long the fault holds by itself,
+    None: until somebody acts. `factor` is how many times longer a step, a save or a restore takes meanwhile. `code` is
+    the driver's for `XID`. `source` is the public place that `rate` is from.
     """
 
     name: str
@@ -62,5 +69,20 @@ class FaultRate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     infrastructure: float = 1.0
     repair: Spread = Spread(86_400.0, 1.0)
     lasts: Spread | None = None
+    again: Spread = Spread(3600.0, 1.0)
+    factor: float = 1.5
     code: int | None = None
     source: str = ""
+
+
+class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One fault that is given, and not drawn: `at_s` after the begin, on the machine numbered `node` of those there at
+    the begin (0 .. nodes + spares - 1; None: drawn among those with ranks).
+
+    `fault.rate` is not looked at, and it does not come again by itself: what came again is given again. Its
+    `infrastructure` only says whether an eviction for it is right. On a machine that has no ranks then nothing happens.
+    """
+
+    at_s: float
+    fault: FaultRate
+    node: int | None = None

@@ -20,7 +20,8 @@ class LostTo(StrEnum):
 
 class Outcome(msgspec.Struct, frozen=True):
     """`lost_s` is what was lost by name of the fault and phase, in seconds of the whole job; saves and what has no
-    fault are under "". `trained_s` is time in steps that were kept. The two add up to `elapsed_s`.
+    fault are under "". `trained_s` is time in steps that were kept. The two add up to `elapsed_s`. `full_s` is
+    `trained_s` weighted by how many of the nodes that the job wants had ranks.
 
     `faults` counts what happened by name; `right` and `wrong` are evictions of nodes with something wrong and of
     innocent ones; `missed` are faults of machines that were never found; `pages` is how often a human was asked
@@ -30,6 +31,7 @@ class Outcome(msgspec.Struct, frozen=True):
     seed: int
     elapsed_s: float
     trained_s: float
+    full_s: float
     lost_s: dict[str, dict[LostTo, float]]
     faults: dict[str, int]
     right: int = 0

@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from holdfast.api.policy import Policy
-from holdfast.simulator.fault import FaultRate, Spread
+from holdfast.simulator.fault import FaultRate, Happening, Spread
 
 DAY_S: Final = 86_400.0
 
@@ -18,6 +18,7 @@ class Times(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     stop_s: float = 0.5
+    reenter_s: float = 0.1  # a worker that goes on in its process, until it is ready to meet the others
     start_s: float = 5.0  # a worker that starts warm, to its first line
     start_cold_s: float = 30.0  # one that imports everything
     join_s: float = 1.0  # all meet
@@ -28,6 +29,9 @@ class Times(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     provision: Spread = Spread(300.0, 0.5)  # a new node, where the cluster has one free
     save_stall_s: float = 0.5
     save_took_s: float = 30.0
+    test_s: float = 20.0  # a light self-test
+    inspect: Spread = Spread(3600.0, 1.0)  # an innocent machine that was taken out, until it is idle again
+    human: Spread = Spread(1800.0, 1.0)  # a page, until somebody has the job go on
 
 
 class Fleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,7 +50,10 @@ class Fleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One run to live through, `days` long. `step_s` is what a step takes when nothing is wrong."""
+    """One run to live through, `days` long. `step_s` is what a step takes when nothing is wrong.
+
+    `faults` are drawn, `happenings` are given.
+    """
 
     policy: Policy
     fleet: Fleet
@@ -54,3 +61,4 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     days: float
     step_s: float = 10.0
     times: Times = Times()
+    happenings: tuple[Happening, ...] = ()
