@@ -70,6 +70,15 @@ class MemberEntered(msgspec.Struct, frozen=True, tag=True):
     because: str = ""
 
 
+class MemberReady(msgspec.Struct, frozen=True, tag=True):
+    """All local workers of the member wait at a step boundary for those of other groups. `epoch` is that of the
+    replica group, as in `round.GroupSeat`.
+    """
+
+    member: str
+    epoch: int
+
+
 class RoundBegan(msgspec.Struct, frozen=True, tag=True):
     """A member's worker has shown the first sign of training in `round`. As in `membership.TrainingBegan`."""
 
@@ -271,6 +280,7 @@ Event = (
     | MemberDeparting
     | MemberLeft
     | MemberEntered
+    | MemberReady
     | RoundBegan
     | MemberFinished
     | CheckpointRecorded

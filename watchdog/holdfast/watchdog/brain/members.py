@@ -18,6 +18,7 @@ from holdfast.api.event import (
     MemberFinished,
     MemberJoined,
     MemberLeft,
+    MemberReady,
     MemberWarmed,
     NodeChanged,
     PodChanged,
@@ -71,7 +72,8 @@ def joined(state: JobState, event: Event, now: float) -> Step:
     departures = state.departures
     if keeps := known is not None and not restarted:
         assert known is not None
-        kept = ("joined_at", "entered_round", "finished_round", "reentrant", "reentry", "because", "nonfinite")
+        kept: tuple[str, ...] = ("joined_at", "entered_round", "finished_round", "ready_epoch", "reentrant")
+        kept += ("reentry", "because", "nonfinite")
         member = msgspec.structs.replace(member, **{name: getattr(known, name) for name in kept})
     else:
         # Another process in the same place is not the one that was told to end.
@@ -150,6 +152,14 @@ def entered(state: JobState, event: Event, now: float) -> Step:
         return after
     began = moved(after.state, Turn.TRAINS, progressed=True, reason=f"running in round {event.round}")
     return Step(began, after.effects, Reason("entered", f"every worker runs in round {event.round}"))
+
+
+def ready(state: JobState, event: Event, now: float) -> Step:
+    """All workers of the member wait at a step boundary for those of other replica groups."""
+    assert isinstance(event, MemberReady)
+    if event.epoch not in state.forming or not state.in_round(event.member):
+        return ignore(state, f"no replica group of epoch {event.epoch} is being formed of {event.member}")
+    return _with_member(state, event.member, ready_epoch=event.epoch)
 
 
 def finished(state: JobState, event: Event, now: float) -> Step:
