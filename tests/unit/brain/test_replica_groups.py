@@ -7,6 +7,7 @@ from holdfast.api.event import MemberEntered, MemberReady, RoundProgressed
 from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import IncidentState, Rung
 from holdfast.api.intervention import InterventionAction
+from holdfast.api.ledger import Row
 from holdfast.api.policy import RestartBudget
 from holdfast.api.round import Closed, Entry, Idle, Seat, Tier, shown_to
 from holdfast.api.status import JobPhase
@@ -178,6 +179,7 @@ def test_a_group_that_fails_again_and_again_backs_off_while_the_others_train() -
         assert trained(story) == [(2, True)]
         story.wait(2)
         assert [trains for _, trains in trained(story)] == [True, False]
+    story.run_on(60)
     assert story.state.phase is JobPhase.RUNNING
 
 
@@ -213,3 +215,10 @@ def test_without_groups_nothing_of_it_is_shown() -> None:
     assert story.round.groups == ()
     assert seat(story, 1).group is None
     assert story.round.training == 3
+
+
+def test_gpus_of_a_group_that_is_being_formed_are_told_apart_from_those_that_train() -> None:
+    story = groups(2).die(4).run_on(51).wait(100)
+    ready(story.run_on(52), 3, 3, 4)
+    rows = story.state.ledger.accounts.rows
+    assert rows[Row.FORMING].gpu_us == pytest.approx(2 * 100e6, rel=0.02)
