@@ -148,9 +148,8 @@ class GroupSeat(msgspec.Struct, frozen=True):
     """What a member is shown of its replica group: its ranks first_rank .. first_rank + size - 1 of the round,
     which met in round `epoch` at `endpoint`.
 
-    It is the one of `index` among the `count` groups that train; None while it is being formed. `steady`:
-    everybody who trained in the round before trains in this one. All groups meet at the round's endpoint, where
-    the group of epoch `meets_in` met before.
+    It is the one of `index` among the `count` groups that train; None while it is being formed. All groups meet at
+    the round's endpoint, where the group of epoch `meets_in` met before. `broke_in` is as in `Round`.
     """
 
     epoch: int
@@ -160,14 +159,15 @@ class GroupSeat(msgspec.Struct, frozen=True):
     index: int | None
     count: int
     meets_in: int
-    steady: bool = False
+    broke_in: int = 0
 
 
 class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
     """One agreed membership. `fresh_ranks` must be new processes even when `entry` is REENTER (culprits).
 
-    `groups` are its replica groups in rank order, those that train first; empty: all ranks are one group. `steady`
-    is as in `GroupSeat`.
+    `groups` are its replica groups in rank order, those that train first; empty: all ranks are one group.
+    `broke_in` is the newest round in which one that trained had left, or that followed a fault: who is in an older
+    one cannot complete a step there.
 
     `fingerprint_every`: ranks fingerprint their parameters after every so many steps; 0: never. `memory` None:
     no snapshots are kept in memory. `keep` is how many committed checkpoints stay; None: the script says.
@@ -191,7 +191,7 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
     spikes: SpikeLimits | None = None
     ranks_shown: int = 0
     groups: tuple[ReplicaGroup, ...] = ()
-    steady: bool = False
+    broke_in: int = 0
 
     @cached_property
     def _places(self) -> Mapping[str, int]:
@@ -217,6 +217,11 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
         """How many ranks train, the first ones."""
         return sum([share.local_size for share in self.ranks[: self.training]]) if self.groups else self.world_size
 
+    @cached_property
+    def goes_on(self) -> bool:
+        """Whether there are groups in it that leave nothing for it: they restore nothing, and lose no step."""
+        return any(each.epoch != self.number for each in self.groups)
+
     def group_seat(self, place: int) -> GroupSeat | None:
         """What the member at `place` is shown of its replica group; None where there are none."""
         first = 0
@@ -231,7 +236,7 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
                     index=index if group.trains else None,
                     count=sum([each.trains for each in self.groups]),
                     meets_in=self.groups[0].epoch,
-                    steady=self.steady,
+                    broke_in=self.broke_in,
                 )
             first += group.members
         return None

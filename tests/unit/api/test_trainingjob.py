@@ -240,11 +240,15 @@ BAD_SPECS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"nodes": {"min": 6, "max": 6}, "parallelism": {"tensor": 2, "replicaGroupNodes": 3}},
-        "spec.parallelism.replicaGroupNodes: 3 is not accepted; write a number of nodes that holds whole models of 2 "
-        "ranks (tensor x pipeline)",
+        "spec.parallelism.replicaGroupNodes: 3 is not accepted; write a number of nodes that holds whole models "
+        "of 2 ranks (tensor x pipeline)",
     ),
     (
-        {"nodes": {"min": 2}, "parallelism": {"replicaGroupNodes": 2}, "checkpoint": {"memory": {"everySteps": 5}}},
+        {
+            "nodes": {"min": 2},
+            "parallelism": {"replicaGroupNodes": 2},
+            "checkpoint": {"memory": {"everySteps": 5}},
+        },
         "spec.checkpoint.memory.everySteps: 5 is not accepted; leave checkpoint.memory out: with replica groups, "
         "groups hold each other's state",
     ),

@@ -53,7 +53,7 @@ def test_a_dead_worker_takes_its_group_out_and_the_other_goes_on_from_its_step()
     stays, comes = seat(story, 1).group, seat(story, 4).group
     assert stays is not None
     assert comes is not None
-    assert (stays.epoch, stays.index, stays.count, stays.steady) == (2, 0, 1, False)
+    assert (stays.epoch, stays.index, stays.count, stays.broke_in) == (2, 0, 1, 3)
     assert (comes.epoch, comes.index, comes.first_rank) == (3, None, 2)
     assert story.round.training_size == 2
     assert story.state.step == story.state.restored_step == 50
@@ -67,7 +67,7 @@ def test_a_dead_worker_takes_its_group_out_and_the_other_goes_on_from_its_step()
 def test_the_incident_is_over_with_the_next_step_of_those_that_stay_and_cost_none() -> None:
     story = groups(2).die(4)
     story.now += 0.2
-    story.tell(MemberEntered("node-1", 3, reentrant=True, last_step=50))
+    story.tell(MemberEntered("node-1", 3, reentrant=True, last_step=52))
     story.tell(RoundProgressed(3, 51))
     assert story.incident.state is IncidentState.RECOVERED
     assert story.incident.lost_steps == 0
@@ -83,7 +83,7 @@ def test_the_group_trains_once_all_its_workers_wait_at_the_door() -> None:
     first, back = seat(story, 1).group, seat(story, 4).group
     assert first is not None
     assert back is not None
-    assert first.steady
+    assert first.broke_in == 3
     assert (back.epoch, back.index, back.count) == (3, 1, 2)
     assert story.state.restart_count == 1
     assert not story.state.forming
@@ -150,7 +150,7 @@ def test_a_collective_that_failed_between_groups_alone_takes_nobody_out() -> Non
     story = groups(2).find(FindingKind.COLLECTIVE_FAILED, 1, subject=Subject(JOB), confidence=Confidence.UNKNOWN)
     assert trained(story) == [(2, True), (2, True)]
     assert story.round.number == 3
-    assert story.round.steady
+    assert story.round.broke_in == 3
 
 
 def test_one_that_failed_within_a_group_takes_that_group_out() -> None:

@@ -26,13 +26,13 @@ READY = "a replica group is ready: it trains from here on"
 
 class Grouping(msgspec.Struct, frozen=True):
     """Who has ranks in a round, in rank order, in which groups; `kept` are names of those that leave nothing.
-    `steady` is as in `round.GroupSeat`.
+    `is_whole`: all groups that trained are kept.
     """
 
     seats: tuple[Member, ...]
     groups: tuple[ReplicaGroup, ...]
     kept: frozenset[str] = frozenset()
-    steady: bool = False
+    is_whole: bool = False
 
 
 def by_group(round_: Round) -> Iterator[tuple[ReplicaGroup, Sequence[MemberRanks]]]:
@@ -121,8 +121,8 @@ def regrouped(
         members = free[first : first + size]
         kept.append((ReplicaGroup(number, size, endpoint_of(members[0], number), trains=False), members))
     seats = tuple([member for _, members in kept for member in members])
-    steady = len(trained) == sum(group.trains for group in round_.groups)
-    return Grouping(seats, tuple([group for group, _ in kept]), stay, steady)
+    is_whole = len(trained) == sum(group.trains for group in round_.groups)
+    return Grouping(seats, tuple([group for group, _ in kept]), stay, is_whole)
 
 
 def is_in_groups(state: JobState) -> bool:

@@ -130,7 +130,8 @@ def entered(state: JobState, event: Event, now: float) -> Step:
     assert isinstance(event, MemberEntered)
     if state.round is None or event.round != state.round.number:
         return ignore(state, f"{event.member} entered round {event.round}, which is over")
-    if not state.progressed:  # what was lost is counted at the round's first step, once
+    # What was lost is counted at the round's first step, once; replica groups that go on lost nothing.
+    if not state.progressed and not state.round.goes_on:
         known = [step for step in (state.fault_step, event.last_step) if step is not None]
         # Reports come once a second: a step that was complete before the fault is no progress since.
         high = max(state.high_step, event.last_step or 0)

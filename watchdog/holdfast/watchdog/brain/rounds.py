@@ -218,7 +218,7 @@ def _show(state: JobState, recovery: Recovery, formed: Round, now: float) -> Ste
         does = f"round {formed.number}: {size}" + (f" ({moves})" if moves else "")
         action = Action(rung, now, does, recovery.reason, round=formed.number)
         state, effects = act(state, recovery.incidents, action)
-    rewind, asked, goes_on = state.rewind, state.asked, any(each.epoch != formed.number for each in formed.groups)
+    rewind, asked, goes_on = state.rewind, state.asked, formed.goes_on
     if rewind is not None and rewind.round is None:
         rewind = Rewind(rewind.restore, formed.number)
     if asked is not None and asked.round is None:
@@ -319,6 +319,7 @@ def _formed(state: JobState, policy: Policy, recovery: Recovery, grouping: Group
     """The round of these members, in rank order."""
     number, seats, before = next_number(state), grouping.seats, state.round
     entry, fresh_ranks, reason = _entry(state, recovery, grouping)
+    is_whole = grouping.is_whole and not recovery.incidents
     memory = None
     if policy.memory is not None:
         # Where history was given up, as what is not healthy is, or nothing was counted, snapshots count anew: the
@@ -346,7 +347,7 @@ def _formed(state: JobState, policy: Policy, recovery: Recovery, grouping: Group
         spikes=policy.loss.spikes if policy.loss is not None else None,
         ranks_shown=policy.reporting.ranks if policy.reporting is not None else 1,
         groups=grouping.groups,
-        steady=grouping.steady,
+        broke_in=before.broke_in if before is not None and is_whole else number if grouping.groups else 0,
     )
 
 
