@@ -76,6 +76,15 @@ class MembersEntered(msgspec.Struct, frozen=True, tag=True):
     entries: tuple[MemberEntered, ...]
 
 
+class MemberReady(msgspec.Struct, frozen=True, tag=True):
+    """All local workers of the member wait at a step boundary for those of other groups. `epoch` is that of the
+    replica group, as in `round.GroupSeat`.
+    """
+
+    member: str
+    epoch: int
+
+
 class RoundBegan(msgspec.Struct, frozen=True, tag=True):
     """A member's worker has shown the first sign of training in `round`. As in `membership.TrainingBegan`."""
 
@@ -278,6 +287,7 @@ Event = (
     | MemberLeft
     | MemberEntered
     | MembersEntered
+    | MemberReady
     | RoundBegan
     | MemberFinished
     | CheckpointRecorded

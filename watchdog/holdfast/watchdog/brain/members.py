@@ -18,6 +18,7 @@ from holdfast.api.event import (
     MemberFinished,
     MemberJoined,
     MemberLeft,
+    MemberReady,
     MembersEntered,
     MemberWarmed,
     NodeChanged,
@@ -74,7 +75,8 @@ def joined(state: JobState, event: Event, now: float) -> Step:
     departures = state.departures
     if keeps := known is not None and not restarted:
         assert known is not None
-        kept = ("joined_at", "entered_round", "finished_round", "reentrant", "reentry", "because", "nonfinite")
+        kept: tuple[str, ...] = ("joined_at", "entered_round", "finished_round", "ready_epoch", "reentrant")
+        kept += ("reentry", "because", "nonfinite")
         member = msgspec.structs.replace(member, **{name: getattr(known, name) for name in kept})
     else:
         # Another process in the same place is not the one that was told to end.
@@ -144,7 +146,8 @@ def _entered(state: JobState, entries: Sequence[MemberEntered], now: float) -> S
         says = f"{in_words(each.member for each in entries)} entered round {max(each.round for each in entries)}"
         return ignore(state, f"{says}, which is over")
     number = current[0].round
-    if not state.progressed:  # what was lost is counted at the round's first step, once
+    # What was lost is counted at the round's first step, once; replica groups that go on lost nothing.
+    if not state.progressed and state.round is not None and not state.round.goes_on:
         lasts = [each.last_step for each in current if each.last_step is not None]
         known = [*lasts, *([] if state.fault_step is None else [state.fault_step])]
         # Reports come once a second: a step that was complete before the fault is no progress since.
@@ -170,6 +173,14 @@ def _entered(state: JobState, entries: Sequence[MemberEntered], now: float) -> S
         return Step(after, (), says)
     began = moved(after, Turn.TRAINS, progressed=True, reason=f"running in round {number}")
     return Step(began, (), Reason("entered", f"every worker runs in round {number}"))
+
+
+def ready(state: JobState, event: Event, now: float) -> Step:
+    """All workers of the member wait at a step boundary for those of other replica groups."""
+    assert isinstance(event, MemberReady)
+    if event.epoch not in state.forming or not state.in_round(event.member):
+        return ignore(state, f"no replica group of epoch {event.epoch} is being formed of {event.member}")
+    return _with_member(state, event.member, ready_epoch=event.epoch)
 
 
 def finished(state: JobState, event: Event, now: float) -> Step:
