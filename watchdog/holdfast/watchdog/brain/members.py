@@ -167,10 +167,10 @@ def _entered(state: JobState, entries: Sequence[MemberEntered], now: float) -> S
         return ignore(state, f"{in_words(each.member for each in current)} is not a member")
     ledger = state.ledger.enter(new) if new else state.ledger
     after = changed(state, members=state.members.replaced(changes.values()), ledger=ledger)
-    says = Reason("member changed", f"{in_words(changes)} entered round {number}")
+    reason = Reason("member changed", f"{in_words(changes)} entered round {number}")
     broken = state.recovery is not None and bool(state.recovery.incidents)
     if broken or state.progressed or not runs_unseen(after):
-        return Step(after, (), says)
+        return Step(after, (), reason)
     began = moved(after, Turn.TRAINS, progressed=True, reason=f"running in round {number}")
     return Step(began, (), Reason("entered", f"every worker runs in round {number}"))
 
