@@ -19,6 +19,7 @@ PINNED: Final[Mapping[str, Sequence[str]]] = {
         *("typeguard==4.6.1", "docstring_parser==0.18.0", "einops==0.8.2", "datasets==4.7.0", "dill==0.4.1"),
         *("multiprocess==0.70.19", "pandas==3.1.1", "pyarrow==26.0.1", "python_dateutil==4.0.0"),
         *("pytz==2026.6", "six==1.17.0", "tzdata==2026.6"),
+        "triton==3.9.0",  # torch for a CPU comes without, and torchtitan imports it; 1 GB
     ),
     "deepspeed": (
         *("deepspeed==0.19.8", "hjson==3.1.0", "msgpack==1.2.4", "ninja==1.13.2", "py-cpuinfo==9.0.0"),
@@ -26,6 +27,12 @@ PINNED: Final[Mapping[str, Sequence[str]]] = {
     ),
     "megatron.core": ("megatron_core==0.16.1",),
 }
+TRIED: Final[Mapping[str, str]] = {
+    "torchtitan": "torchtitan.models.llama3.config_registry",
+    "deepspeed": "deepspeed",
+    "megatron.core": "megatron.core.models.gpt.gpt_model",
+}
+"""What its script imports of a framework: that can be, or it is not installed."""
 _WITHIN_S: Final = 900.0
 
 
@@ -55,7 +62,7 @@ def _name() -> str:
 
 def _lacking(folder: Path, name: str, packages: Sequence[str]) -> str:
     """Install it where it cannot be imported; why it cannot even then, or nothing."""
-    trial = (sys.executable, "-c", f"import {name}")
+    trial = (sys.executable, "-c", f"import {TRIED[name]}")
     if not _problem(folder, *trial):
         return ""
     options = ("--quiet", "--no-deps", "--no-build-isolation", "--disable-pip-version-check", "--upgrade")

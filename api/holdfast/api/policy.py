@@ -275,6 +275,9 @@ class Policy(msgspec.Struct, frozen=True):
     `cordon_on` and `cluster_xid_actions` are the cluster's words, not the job's; `xid_actions` come before these.
     So is `admitted`: how many nodes, spares among them, the cluster's queue lets the job have; 0 for none, None
     where the job waits in no queue. `expects` is what the job's plan counts on; None: it carries no plan.
+
+    `replica_nodes` is how many members make a replica group, which leaves and comes back alone; 0: the job is one
+    group. Rounds then have whole groups.
     """
 
     job: Job
@@ -321,6 +324,7 @@ class Policy(msgspec.Struct, frozen=True):
     links: LinkPolicy | None = None
     admitted: Nodes | None = None
     expects: Expects | None = None
+    replica_nodes: Nodes = 0
 
     @property
     def members_wanted(self) -> int:
@@ -350,6 +354,7 @@ class Policy(msgspec.Struct, frozen=True):
         return best.amount if best is not None else self.gpu_hour.amount
 
     def world_sizes_allow(self, members: int) -> bool:
-        """Whether `members` nodes make a legal world: within the range, and whole model replicas."""
+        """Whether `members` nodes make a legal world: within the range, and whole model replicas and groups."""
         world = members * self.processes_per_node
-        return self.nodes_min <= members <= self.nodes_max and world % self.model_ranks == 0
+        whole = world % self.model_ranks == 0 and members % (self.replica_nodes or 1) == 0
+        return self.nodes_min <= members <= self.nodes_max and whole

@@ -130,6 +130,8 @@ class Parallelism(Section):
     """Ranks that share each sequence."""
     pipeline: Annotated[int, Field(ge=1, le=PIPELINE_MAX)] = 1
     """Ranks that share the layers among them, one after the other."""
+    replica_group_nodes: Annotated[int, Field(ge=1, le=NODES_MAX)] | None = None
+    """Nodes of one replica group, which leaves and comes back alone; without it the job is one group."""
 
     @property
     def model_ranks(self) -> int:
@@ -265,6 +267,23 @@ class JobSpec(Section):
                 raise contradiction(f"nodes.{end}", nodes, fix)
         return self
 
+    @model_validator(mode="after")
+    def _replica_groups_are_whole(self) -> Self:
+        split, group = self.parallelism, self.parallelism.replica_group_nodes
+        if group is None:
+            return self
+        if group * self.local_size() % (model_ranks := split.tensor * split.pipeline):
+            fix = f"write a number of nodes that holds whole models of {model_ranks} ranks (tensor x pipeline)"
+            raise contradiction("parallelism.replicaGroupNodes", group, fix)
+        for end, nodes in (("min", self.nodes.min), ("max", self.nodes.max)):
+            if nodes % group:
+                fix = f"write a multiple of {group}, which is parallelism.replicaGroupNodes"
+                raise contradiction(f"nodes.{end}", nodes, fix)
+        if "memory" in self.checkpoint.model_fields_set and self.checkpoint.memory.every_steps:
+            fix = "leave checkpoint.memory out: with replica groups, groups hold each other's state"
+            raise contradiction("checkpoint.memory.everySteps", self.checkpoint.memory.every_steps, fix)
+        return self
+
     def local_size(self) -> int:
         """Worker processes per node."""
         return self.processes_per_node or gpus_of(self.template) or 1
@@ -382,12 +401,13 @@ def policy_of(job: TrainingJob) -> Policy:
         spares=spec.nodes.spares,
         processes_per_node=spec.local_size(),
         model_ranks=spec.parallelism.model_ranks,
+        replica_nodes=spec.parallelism.replica_group_nodes or 0,
         heartbeat_interval_s=faults.heartbeat.interval.total_seconds(),
         lost_after_s=faults.heartbeat.lost.total_seconds(),
         hang_timeout_s=None if hang is None else hang.total_seconds(),
         startup_timeout_s=spec.startup.timeout.total_seconds(),
         checkpoint_uri=spec.checkpoint.uri or "",
-        memory=_memory(spec.checkpoint.memory),
+        memory=None if spec.parallelism.replica_group_nodes else _memory(spec.checkpoint.memory),
         keep=spec.checkpoint.keep,
         interval=_interval(spec.checkpoint.interval),
         xid_actions=dict(faults.xid),

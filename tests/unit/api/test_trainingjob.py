@@ -231,6 +231,32 @@ BAD_SPECS: list[tuple[dict[str, Any], str]] = [
         "spec.nodes.max: 3 is not accepted; 3 x 1 processes do not divide by 2 (parallelism.tensor x "
         "context x pipeline); choose a number of nodes that does",
     ),
+    (
+        {"nodes": {"min": 2, "max": 6}, "parallelism": {"replicaGroupNodes": 4}},
+        "spec.nodes.min: 2 is not accepted; write a multiple of 4, which is parallelism.replicaGroupNodes",
+    ),
+    (
+        {"nodes": {"min": 4, "max": 6}, "parallelism": {"replicaGroupNodes": 4}},
+        "spec.nodes.max: 6 is not accepted; write a multiple of 4, which is parallelism.replicaGroupNodes",
+    ),
+    (
+        {"nodes": {"min": 6, "max": 6}, "parallelism": {"tensor": 2, "replicaGroupNodes": 3}},
+        "spec.parallelism.replicaGroupNodes: 3 is not accepted; write a number of nodes that holds whole models "
+        "of 2 ranks (tensor x pipeline)",
+    ),
+    (
+        {
+            "nodes": {"min": 2},
+            "parallelism": {"replicaGroupNodes": 2},
+            "checkpoint": {"memory": {"everySteps": 5}},
+        },
+        "spec.checkpoint.memory.everySteps: 5 is not accepted; leave checkpoint.memory out: with replica groups, "
+        "groups hold each other's state",
+    ),
+    (
+        {"parallelism": {"replicaGroupNodes": 0}},
+        "spec.parallelism.replicaGroupNodes: 0 is not accepted; write a number of at least 1",
+    ),
     ({"parallelism": {"tensor": 0}}, "spec.parallelism.tensor: 0 is not accepted; write a number of at least 1"),
     (
         {"startup": {"preflight": "Light"}},
