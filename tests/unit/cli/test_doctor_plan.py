@@ -116,6 +116,39 @@ def test_a_job_without_a_plan_says_how_to_get_one(tmp_path: Path, capsys: pytest
     assert answer(["doctor", str(bare)]) == 2
 
 
+@pytest.mark.parametrize(
+    ("written", "instead", "says"),
+    [
+        ("layout: {tensor: 2", "layout: {tensor: 0", "layout.tensor"),
+        ("layout: {tensor: 2", "layout: {tensor: 3", "layout"),
+        ("gpus: 16", "gpus: 24", "layout"),
+        ("layout:", "lay:", "lay"),
+        ("stepSeconds", "stepSecs", "expects"),
+    ],
+)
+def test_a_plan_that_somebody_has_changed_is_refused(
+    job: Path, written: str, instead: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert written in job.read_text()
+    job.write_text(job.read_text().replace(written, instead))
+    assert answer(["doctor", str(job)]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_what_a_watchdog_says_that_cannot_be_is_not_divided_by(
+    job: Path, watchdog: FakeWatchdog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    none = tuple(MeasuredRate(each.check, 0.0, 0.0, "n1", 1) for each in RATES)
+    watchdog.answers["GET status"] = (200, a_status(world_size=16, step_time_s=0.0, rates=none))
+    watchdog.answers["GET nodes"] = (200, ())
+    watchdog.answers["GET /v1/fleet"] = (200, FleetReport(1.0, all=Rate("all", 0, 1e5, 0.0, 0.0, 0.001)))
+    capsys.readouterr()
+    assert answer(["doctor", str(job), "--state-dir", str(tmp_path / "state")]) == 0
+    told = lines(capsys)
+    assert len(told) == 2, told
+    assert line(told, "failures for 1,000 node-days")[0].startswith("ok"), "fewer than assumed"
+
+
 def test_a_plan_can_be_asked_again_from_its_job(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert answer(["plan", str(job), "--layout", "tp=2,pp=1,cp=1", "-o", "json"]) == 0
