@@ -70,7 +70,7 @@ def test_each_assumption_is_told_beside_what_was_measured(
     assert "a step takes" in becomes
     assert "what RDMA reaches a test by TCP does not see" in line(told, "network of a node")[1]
     assert "79 GB" in line(told, "memory of a GPU")[0]
-    assert line(told, "stall of a checkpoint")[0].endswith("4 s, assumed 1 s: 300% more")
+    assert line(told, "stall of a checkpoint")[0].endswith("4 s, assumed 1 s: 4 times that")
     # 0.9 for 1,000 GPU-hours are 172.8 for 1,000 days of nodes with 8 GPUs.
     assert "172.8, assumed 3.789" in line(told, "failures for 1,000 node-days")[0]
     assert line(told, "step time")[0].startswith("warn")

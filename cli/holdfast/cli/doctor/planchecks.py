@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 POINTS: Final = 60
 """Of a figure over time: the median of so many newest points."""
+FAR: Final = 2.0
+"""What is three times as much and more is told in times."""
 _RATES: Final[Mapping[str, str]] = {"bandwidth-device": "memory_rate", "bandwidth-peer": "nvlink", "link": "tcp"}
 WHAT: Final = "plan"
 
@@ -54,11 +56,17 @@ def _finding(each: Compared) -> Finding:
     assumed, measured = shown(each.assumed, each.unit), shown(each.measured, each.unit)
     if not each.is_wrong:
         return Finding(Level.OK, each.name, f"{measured}, assumed {assumed}")
-    more = "more" if each.off > 0 else "less"
-    says = f"{measured}, assumed {assumed}: {abs(each.off):.0%} {more}"
+    says = f"{measured}, assumed {assumed}: {_off(each)}"
     if each.is_worse:
         return Finding(Level.WARN, each.name, says, each.becomes)
     return Finding(Level.OK, each.name, f"{says}; {each.becomes}" if each.becomes else says)
+
+
+def _off(each: Compared) -> str:
+    """How far a measured value is from the assumed one, in words."""
+    if each.off >= FAR:
+        return f"{each.off + 1.0:.3g} times that"
+    return f"{abs(each.off):.0%} {'more' if each.off > 0 else 'less'}"
 
 
 def truth_of(source: "JobSource", question: Question, layout: Layout) -> tuple[Truth, list[Finding]]:
