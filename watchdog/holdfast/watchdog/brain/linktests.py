@@ -91,7 +91,7 @@ def idle_links_due(state: JobState, now: float) -> Step:
 
 def turn_of(state: JobState, node: str) -> tuple[JobState, str]:
     """The state in which the links of `node`, whose members have no ranks, are the next to be tested, once its
-    devices are; and that, or why they are not, in words. Empty where the job tests no links, or keeps away from it.
+    devices are; and that, or why they are not, in words. Nothing where the job tests none, or keeps away from it.
     """
     if state.policy is None or state.policy.links is None or node in state.avoided_nodes:
         return state, ""
