@@ -69,6 +69,8 @@ def test_every_read_answers(installed: Installation) -> None:
         said = installed.run(VIEWER, "holdfast", command, JOB, "-n", TEAM)
         assert said.code == 0, said.err
     assert installed.run(VIEWER, "holdfast", "journal", JOB, "-n", TEAM).out.split()[2] == "JobSubmitted"
+    said = installed.run(VIEWER, "holdfast", "simulate", "-j", JOB, "-n", TEAM)
+    assert (said.code, "the run has trained no step" in said.err) == (2, True), said
     said = installed.run(VIEWER, "holdfast", "replay", JOB, "-n", TEAM)
     assert said.code == 0, said.err + said.out
     said = installed.run(VIEWER, "holdfast", "why", "last", "--job", JOB, "-n", TEAM)

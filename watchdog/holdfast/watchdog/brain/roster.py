@@ -33,6 +33,7 @@ class Member(msgspec.Struct, frozen=True):
     """One launcher that joined. `reentrant` once it said that all its workers can re-enter, `reentry` where.
 
     `because` is what keeps its workers from the other rounds, empty where nothing does.
+    `ready_epoch` is the replica group, by its epoch, in which its workers waited at a step boundary last.
     `transfer` is its transfer server as "host:port", empty without one. `nonfinite` is what its ranks said when
     they had finished `finished_round`.
     """
@@ -53,6 +54,7 @@ class Member(msgspec.Struct, frozen=True):
     because: str = ""
     transfer: str = ""
     nonfinite: tuple[RankNonFinite, ...] = ()
+    ready_epoch: int | None = None
 
 
 Change = tuple[Member | None, Member | None]
@@ -181,6 +183,12 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         by_name = self.by_name.copy()
         by_name[name] = member = msgspec.structs.replace(self.by_name[name], **fields)
         return self._followed_by(by_name, [(self.by_name[name], member)])
+
+    def replaced(self, members: Iterable[Member]) -> "Roster":
+        """With these in the places of the known members of their names; for many this is one copy."""
+        after = {member.name: member for member in members}
+        changes: list[Change] = [(self.by_name[name], member) for name, member in after.items()]
+        return self._followed_by({**self.by_name, **after}, changes)
 
     def lost(self, names: Iterable[str]) -> "Roster":
         """With those of these members that are known no longer there."""

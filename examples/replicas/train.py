@@ -1,0 +1,105 @@
+"""Replica groups: a small model, sharded with FSDP2 within a group, its gradients averaged between groups.
+
+    holdfast run examples/replicas/job.yaml
+
+A worker that is killed takes its group out; the others go on with the next step. See docs/replicagroups.md. The
+same script is one group under plain python and torchrun.
+"""
+
+import argparse
+import hashlib
+import json
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn import functional
+
+from holdfast.trainer import Assignment, Replicas, Run
+
+FEATURES, CLASSES = 64, 16
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Train a small model in replica groups.")
+    parser.add_argument("--steps", type=int, default=400, help="optimizer steps in all")
+    parser.add_argument("--batch", type=int, default=32, help="samples per step over all groups together")
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument(
+        "--pace", type=float, default=0.05, metavar="SECONDS", help="a step takes at least so long"
+    )
+    parser.add_argument("--trace", type=Path, help="folder for a line per step and rank: when, and a digest")
+    return parser.parse_args()
+
+
+def samples(step: int, place: int, places: int, size: int) -> tuple[Tensor, Tensor]:
+    """One rank's share of the batch of `step`: those that are there divide it, so that none of it is left out."""
+    dice = torch.Generator().manual_seed(step)
+    values = torch.randn(size, FEATURES, generator=dice)
+    wanted = values[:, :CLASSES].argmax(dim=1)
+    return values[place::places], wanted[place::places]
+
+
+def build(width: int) -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(FEATURES, width), nn.GELU(), nn.Linear(width, CLASSES))
+    if torch.distributed.get_world_size() > 1:
+        for layer in (model[0], model[2]):
+            fully_shard(layer)
+        fully_shard(model)
+    return model
+
+
+def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    """Of every bit of the model and the optimizer that this rank holds."""
+    found = hashlib.blake2b(digest_size=8)
+    for parameter in model.parameters():
+        for each in (
+            parameter,
+            *(kept for kept in optimizer.state[parameter].values() if isinstance(kept, Tensor)),
+        ):
+            local = getattr(each, "_local_tensor", each)
+            found.update(local.detach().contiguous().numpy().tobytes())
+    return found.hexdigest()
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    run = Run()
+
+    def train(part: Assignment) -> None:
+        rank, size = part.inside().rank, part.inside().world_size
+        model = build(arguments.width)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        trace = (
+            arguments.trace / f"{part.job.replace('/', '-')}-{part.place}-{rank}.jsonl"
+            if arguments.trace
+            else None
+        )
+        with Replicas(run, model=model, optimizer=optimizer) as replicas:
+            while replicas.step < arguments.steps:
+                began = time.monotonic()
+                place, places = replicas.index * size + rank, replicas.count * size
+                values, wanted = samples(replicas.step + 1, place, places, arguments.batch)
+                optimizer.zero_grad()
+                loss = functional.cross_entropy(model(values), wanted)
+                loss.backward()
+                time.sleep(max(0.0, arguments.pace - (time.monotonic() - began)))
+                if not replicas.average():
+                    continue
+                optimizer.step()
+                run.step(replicas.step, loss=loss.detach())
+                if trace is not None:
+                    now = run.assignment
+                    line = {"step": replicas.step, "at": time.monotonic(), "rank": now.rank, "inside": rank}
+                    line |= {"round": now.round, "groups": replicas.count, "digest": digest(model, optimizer)}
+                    with trace.open("a") as file:
+                        file.write(json.dumps(line) + "\n")
+
+    run.enter(train)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""When faults come, and to whom: drawn by their rates, each kind from numbers of its own.
+
+So a seed gives the same faults whatever the policy makes of them, and two policies can be compared on them.
+"""
+
+import random
+from collections import Counter
+from functools import partial
+
+from holdfast.simulator.fault import FaultRate, Happening
+from holdfast.simulator.fleetworld import BEFORE_S, FleetWorld
+from holdfast.simulator.machines import Machine
+from holdfast.simulator.scenario import DAY_S, Scenario
+from holdfast.simulator.strikes import OF_THE_JOB, STRIKES, behind
+
+# How long whoever is struck is watched, unless it takes longer to find out what is wrong.
+WATCHED_S = 8.0
+
+
+class Hazards:
+    """What befalls one run. `counted` is how often each fault came, by its name."""
+
+    def __init__(self, world: FleetWorld, scenario: Scenario, seed: int) -> None:
+        self.counted: Counter[str] = Counter({fault.name: 0 for fault in scenario.faults})
+        self._world = world
+        for fault in scenario.faults:
+            if fault.rate > 0.0:
+                draw = random.Random(f"{seed} {fault.name}")
+                self._next(fault, draw, DAY_S * 1000.0 / (fault.rate * scenario.fleet.nodes))
+        for given in scenario.happenings:
+            world.after(given.at_s, partial(self._happens, given))
+
+    def _next(self, fault: FaultRate, draw: random.Random, apart_s: float) -> None:
+        self._world.after(draw.expovariate(1.0 / apart_s), partial(self._comes, fault, draw, apart_s))
+
+    def _comes(self, fault: FaultRate, draw: random.Random, apart_s: float) -> None:
+        place, infrastructure = draw.random(), draw.random() < fault.infrastructure
+        self._next(fault, draw, apart_s)
+        self._befall(fault, self._drawn(place), infrastructure=infrastructure)
+
+    def _happens(self, given: Happening) -> None:
+        place = self._world.draw.random()
+        machine = self._drawn(place) if given.node is None else self._world.cluster.all[given.node]
+        infrastructure = self._world.draw.random() < given.fault.infrastructure
+        self._befall(given.fault, machine, infrastructure=infrastructure, comes_again=False)
+
+    def _drawn(self, place: float) -> Machine:
+        """One of the machines with ranks; while there is no round, of those there are."""
+        world = self._world
+        round = world.job.state.round
+        if round is not None:
+            share = round.ranks[int(place * len(round.ranks))]
+            return world.cluster.of(share.node)
+        return world.cluster.all[int(place * world.scenario.fleet.nodes)]
+
+    def _befall(
+        self, fault: FaultRate, machine: Machine, *, infrastructure: bool, comes_again: bool = True
+    ) -> None:
+        self.counted[fault.name] += 1
+        if infrastructure:
+            machine.defects[fault.name] = fault
+            if comes_again:
+                self._world.after(fault.again.drawn(self._world.draw), partial(self._again, fault, machine))
+        self._strike(fault, machine, infrastructure=infrastructure)
+
+    def _again(self, fault: FaultRate, machine: Machine) -> None:
+        """It shows once more, while the machine is not repaired."""
+        if machine.defects.get(fault.name) is not fault:
+            return
+        self._world.after(fault.again.drawn(self._world.draw), partial(self._again, fault, machine))
+        self._strike(fault, machine, infrastructure=True)
+
+    def _strike(self, fault: FaultRate, machine: Machine, *, infrastructure: bool) -> None:
+        world = self._world
+        hit = behind(world, machine, fault)
+        names = [each.member for each in hit if each.member is not None and world.has_ranks(each.member)]
+        if fault.symptom in OF_THE_JOB:
+            names = [next(iter(world.members))] if world.members else []
+        elif names:
+            world.watch(names, BEFORE_S + WATCHED_S)
+        world.after(BEFORE_S, partial(self._hits, fault, names, infrastructure=infrastructure))
+
+    def _hits(self, fault: FaultRate, names: list[str], *, infrastructure: bool) -> None:
+        world = self._world
+        for name in names:
+            if fault.symptom in OF_THE_JOB or world.has_ranks(name):
+                STRIKES[fault.symptom](world, world.members[name], fault, infrastructure)
