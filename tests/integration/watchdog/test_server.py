@@ -22,7 +22,6 @@ from holdfast.api.event import (
     ClockTicked,
     FindingMade,
     MemberDeparting,
-    MemberEntered,
     MemberJoined,
     ReplicasAgreed,
     RunRecorded,
@@ -254,7 +253,8 @@ async def test_launchers_that_all_are_others_when_the_watchdog_is_back_go_on_and
         await rig.submit(policy_of(nodes=2))
         peers = [await rig.launcher(name) for name in ("m1", "m2")]
         shown = [await peer.enter() for peer in peers]
-        await rig.until(f"/v1/jobs/{JOB}/status", lambda _: len(events(store, MemberEntered)) == 2)
+        job = rig.watchdog.host(JOB).job
+        await rig.until("/v1/jobs", lambda _: all(each.entered_round for each in job.state.members))
         rig.watchdog.stop()  # as if killed: it hears nothing of those that go after it
     async with rigged(store) as rig:
         peers = [await rig.launcher(name, boot="boot-2") for name in ("m1", "m2")]
