@@ -98,8 +98,12 @@ class Stay:
         return self.later or self.assignment
 
     def go_on(self, later: Assignment) -> None:
-        """The group goes on as `later`. What waits for groups that cannot answer in the older round is freed."""
+        """The group goes on as `later`. What waits for groups that cannot answer in the older round is freed.
+        What is no newer changes nothing.
+        """
         with self._news:
+            if later.round <= self.newest.round:
+                return
             self.later = later
             self._news.notify_all()
         self.tend()
