@@ -9,6 +9,7 @@ same script is one group under plain python and torchrun.
 import argparse
 import hashlib
 import json
+import os
 import time
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--pace", type=float, default=0.05, metavar="SECONDS", help="a step takes at least so long"
     )
-    parser.add_argument("--trace", type=Path, help="folder for a line per step and rank: when, and a digest")
+    parser.add_argument("--trace", type=Path, help="folder for a file per process: each step, when, a digest")
     return parser.parse_args()
 
 
@@ -73,11 +74,7 @@ def main() -> None:
         rank, size = part.inside().rank, part.inside().world_size
         model = build(arguments.width)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        trace = (
-            arguments.trace / f"{part.job.replace('/', '-')}-{part.place}-{rank}.jsonl"
-            if arguments.trace
-            else None
-        )
+        trace = arguments.trace / f"process-{os.getpid()}.jsonl" if arguments.trace else None
         with Replicas(run, model=model, optimizer=optimizer) as replicas:
             while replicas.step < arguments.steps:
                 began = time.monotonic()
