@@ -14,7 +14,9 @@ STEPS = 60
 
 def trace(folder: Path) -> list[list[dict[str, Any]]]:
     """What each process wrote of its steps, in order."""
-    return [[json.loads(line) for line in each.open()] for each in sorted(folder.glob("*.jsonl"))]
+    return [
+        [json.loads(line) for line in each.read_text().splitlines()] for each in sorted(folder.glob("*.jsonl"))
+    ]
 
 
 def test_a_killed_member_takes_its_group_out_and_the_group_comes_back_equal(tmp_path: Path) -> None:
