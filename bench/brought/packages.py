@@ -26,6 +26,8 @@ PINNED: Final[Mapping[str, Sequence[str]]] = {
     ),
     "megatron.core": ("megatron_core==0.16.1",),
 }
+# Peers, each in a folder of its own.
+PEERS: Final[Mapping[str, str]] = {"torchft": "0.2.0"}
 _WITHIN_S: Final = 900.0
 
 
@@ -40,6 +42,16 @@ def installed() -> tuple[Path, Mapping[str, str]]:
     folder.mkdir(parents=True, exist_ok=True)
     lacking = {name: _lacking(folder, name, packages) for name, packages in PINNED.items()}
     return folder, {name: why for name, why in lacking.items() if why}
+
+
+def peer(name: str) -> tuple[Path, str]:
+    """The folder for PYTHONPATH of a peer, `~/.cache/holdfast/NAME-VERSION`, filled once; and why it cannot be
+    imported from there, or nothing. Raises OSError when the folder cannot be written.
+    """
+    base = Path(os.environ.get("HOLDFAST_CACHE") or Path.home() / ".cache" / "holdfast")
+    folder = base / f"{name}-{PEERS[name]}" / "site-packages"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder, _lacking(folder, name, (f"{name}=={PEERS[name]}",))
 
 
 def on_path(folder: Path) -> dict[str, str]:

@@ -74,7 +74,7 @@ def note(trace: Path, run: Run, replicas: Replicas, held: str) -> None:
     """One line on the step that is complete."""
     part = run.assignment
     line = {"step": replicas.step, "at": time.monotonic(), "rank": part.rank, "inside": part.inside().rank}
-    line |= {"round": part.round, "groups": replicas.count, "digest": held}
+    line |= {"round": part.round, "group": replicas.index, "groups": replicas.count, "digest": held}
     with trace.open("a") as file:
         file.write(json.dumps(line) + "\n")
 
