@@ -11,12 +11,14 @@ from typing import Final
 
 from holdfast.api.event import InterventionRequested, MembersEntered, NodeChanged, ReplicasAgreed
 from holdfast.api.intervention import InterventionAction, InterventionRequest
-from holdfast.api.plan import NodeState, Plan
+from holdfast.api.plan import NodeState
+from holdfast.api.policy import Policy
 from holdfast.api.round import Closed, Desired, Idle, Round
+from holdfast.api.selftest import Verdict
 from holdfast.api.status import JobPhase
 from holdfast.api.telemetry import ParametersFingerprinted
 from holdfast.simulator.books import Books
-from holdfast.simulator.fault import FaultRate
+from holdfast.simulator.fault import FaultRate, Symptom
 from holdfast.simulator.fleettempo import FleetTempo
 from holdfast.simulator.forgetful import Forgetful
 from holdfast.simulator.lockstep import Lockstep
@@ -28,10 +30,15 @@ from holdfast.simulator.sight import Sight
 from holdfast.simulator.world.disk import Disk
 from holdfast.simulator.world.member import SimulatedMember
 from holdfast.simulator.world.world import World
-from holdfast.watchdog.brain.step import Effect, Notify, Show, Vouch
+from holdfast.watchdog.brain.step import Effect, Notify, Publish, Show, Vouch
 from holdfast.watchdog.detectors.detector import Connected, Left, RoundStarted
 
 PEERS: Final = 2
+# What a self-test of the devices can find.
+OF_DEVICES: Final = (
+    *(Symptom.PROCESS_EXIT, Symptom.XID, Symptom.GPU_LOST, Symptom.HANG, Symptom.NAN),
+    *(Symptom.CORRUPTION, Symptom.SLOW),
+)
 # Before something happens to a member it is watched for so long, to be known as it is when nothing is wrong.
 BEFORE_S: Final = 2.5
 # How far the first rounds are watched, so that the detectors know how long the job's steps take.
@@ -75,7 +82,7 @@ class FleetWorld(World):
         self.disk = Disk(keep=scenario.policy.keep or 3)
         self._names: frozenset[str] = frozenset()  # of the newest round that was entered
 
-    def _new_senses(self, policy) -> Sight:
+    def _new_senses(self, policy: Policy) -> Sight:
         self._senses = Sight(policy)
         return self._senses
 
@@ -185,14 +192,13 @@ class FleetWorld(World):
 
     def see_first_step(self, step_s: float) -> None:
         """The first step of a round is complete in so long, and somebody looks."""
-        self.books.share = (
-            len(self.training.round.ranks) / self.policy.members_wanted if self.training.round else 1.0
-        )
-        steps = LEARNED_STEPS if self.rounds <= LEARNED_ROUNDS else 1.0
         round, turn = self.training.round, self.training.turn
+        assert round is not None
+        self.books.share = len(round.ranks) / self.policy.members_wanted
+        steps = LEARNED_STEPS if self.rounds <= LEARNED_ROUNDS else 1.0
 
         def look() -> None:
-            if round is not None and turn == self.training.turn and self.training.round is round:
+            if turn == self.training.turn:
                 names = [each.member for each in round.ranks[:PEERS]]
                 self.watch(names if not self.in_sight else (), (steps - 1.0) * step_s + 3.0)
 
@@ -205,7 +211,7 @@ class FleetWorld(World):
         member, round = self.members.get(name), self.job.state.round
         return member is not None and member.alive and round is not None and name in round.names
 
-    def is_struck_in_round(self, member: SimulatedMember) -> bool:
+    def runs_workers(self, member: SimulatedMember) -> bool:
         """Whether its workers run in the newest round."""
         round = self.job.state.round
         return round is not None and member.alive and member.entered == round.number and bool(member.workers)
@@ -268,6 +274,12 @@ class FleetWorld(World):
             )
             member.report(told)
 
+    def verdict_of(self, member: SimulatedMember) -> Verdict:
+        """A device that is broken is found by some tests, and not by others."""
+        broken = any(each.symptom in OF_DEVICES for each in self.machine_of(member.name).defects.values())
+        found = broken and self.draw.random() < self.scenario.tests_find
+        return Verdict.FAILED if found else Verdict.PASSED
+
     # what is counted
 
     def carry_out(self, effects: tuple[Effect, ...]) -> None:
@@ -275,9 +287,11 @@ class FleetWorld(World):
             if isinstance(effect, Notify):
                 self.pages += 1
             elif isinstance(effect, Vouch):
-                self.disk.verified = max(self.disk.verified, effect.verified.step)
+                self.disk.verified = -1 if effect.verified.step is None else effect.verified.step
             elif isinstance(effect, Show):
                 self._shown(effect.desired)
+            elif isinstance(effect, Publish):
+                self._sent_away({order.node for order in effect.plan.cordon})
         super().carry_out(effects)
         if effects:
             self._follow_phase()
@@ -314,22 +328,19 @@ class FleetWorld(World):
         elif books.phase is LostTo.DETECT and (state.recovery is not None or isinstance(state.desired, Idle)):
             books.turn(LostTo.DECIDE, self.now)
 
+    def _sent_away(self, bad: set[str]) -> None:
+        """Count whom the watchdog sends away, and whether there was something wrong with it."""
+        found = [node for node in bad - self._known_bad if self.cluster.of(node).defects]
+        self.right += len(found)
+        self.wrongly += len(bad - self._known_bad) - len(found)
+        self._known_bad = bad
+
     def _restart(self) -> None:
         if self.job.state.phase is JobPhase.FAILED:
             request = InterventionRequest(
                 f"restart-{self.now}", self.policy.job, InterventionAction.RESTART, "a human"
             )
             self.carry_out(self.job.record(InterventionRequested(request), self.now))
-
-    def planned(self, plan: Plan) -> None:
-        """Count whom the watchdog sends away, and whether there was something wrong with it."""
-        bad = {order.node for order in plan.cordon}
-        for node in bad - self._known_bad:
-            if self.cluster.of(node).defects:
-                self.right += 1
-            else:
-                self.wrongly += 1
-        self._known_bad = bad
 
     def machine_of(self, member: str) -> Machine:
         """The machine that the member is on."""

@@ -1,7 +1,7 @@
 """Training as arithmetic: as many steps as time makes, whatever number of ranks makes them.
 
-Between two things that happen a step takes as long as the one before. Where the steps stand is so many of them at an
-instant, and how long one takes from there on; only what is to happen at a certain step is due at its time.
+Between two things that happen a step takes as long as the one before. Where the steps stand is so many of them at
+an instant, and how long one takes from there on; only what is to happen at a certain step is due at its time.
 """
 
 from __future__ import annotations
