@@ -8,7 +8,7 @@ from holdfast.simulator.scenario import Fleet
 from holdfast.simulator.world.cluster import Cluster, Supplied
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Machine:
     """One machine. `defects` are what is wrong with it until it is repaired, and when each showed first."""
 
