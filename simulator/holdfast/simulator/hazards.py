@@ -78,6 +78,7 @@ class Hazards:
 
     def _strike(self, fault: FaultRate, machine: Machine, *, infrastructure: bool) -> None:
         world = self._world
+        world.training.agree()
         hit = behind(world, machine, fault)
         names = [each.member for each in hit if each.member is not None and world.has_ranks(each.member)]
         if fault.symptom in OF_THE_JOB:
@@ -98,4 +99,5 @@ class Hazards:
                 world.watch((name,), TRIED_AGAIN_S + WATCHED_S)
                 world.after(TRIED_AGAIN_S, again)
             else:
+                world.machine_of(name).shown |= infrastructure
                 STRIKES[fault.symptom](world, world.members[name], fault, infrastructure=infrastructure)

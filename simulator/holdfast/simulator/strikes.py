@@ -8,6 +8,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final, Protocol
 
+from holdfast.api.condition import ConditionKind
 from holdfast.api.event import NodeChanged
 from holdfast.api.plan import NodeState
 from holdfast.api.telemetry import GpuDisappeared, PreemptionNoticed, XidRaised
@@ -28,6 +29,8 @@ NOTICE: Final = Spread(120.0)
 AFTER_XID_S: Final = 0.3
 # A node that is not ready and does not come back is gone after so long.
 UNREADY_S: Final = 30.0
+# For so long at most what an agent says of a condition is listened to: by then it is acted upon or not.
+SEEN_S: Final = 90.0
 
 
 class Strike(Protocol):
@@ -99,8 +102,12 @@ def _hang(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infra
 
 def _link_flap(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
     flap = object()
+    lasts_s = _lasts(world, fault, LASTS)
     world.blame(member, fault.name)
     world.cut[flap] = frozenset((member.name,))
+    if infrastructure:  # its own port; else what is between the nodes, which no agent sees
+        member.conditions.hold(ConditionKind.LINK_DOWN, world.now, lasts_s)
+        world.watch((member.name,), min(lasts_s, SEEN_S))
     round = world.training.round
     world.hold_up(flap, fault.name)
     if round is not None:
@@ -110,7 +117,7 @@ def _link_flap(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, 
         del world.cut[flap]
         world.training.go_on(flap)
 
-    world.after(_lasts(world, fault, LASTS), over)
+    world.after(lasts_s, over)
 
 
 def _nan(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
@@ -120,9 +127,11 @@ def _nan(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infras
 
 def _corruption(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
     world.struck[member.node] = fault.name
+    world.training.agree()
     world.wrong[member.name] = fault.name
     world.training.ever_wrong.add(member.node)
     member.wrong.add(world.draw.randrange(len(member.workers)))
+    world.training.expect_difference()
 
 
 def _slow(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:

@@ -20,8 +20,8 @@ STEP_S = 1.0
 AT_ONCE = Spread(0.0)
 
 
-def lost_node(between_failures_s: float = math.inf, machines: int = 3 * NODES) -> FaultRate:
-    """A node that goes, for some machine of the cluster every so often among those with ranks."""
+def lost_node(between_failures_s: float) -> FaultRate:
+    """A node with ranks that goes, every so often."""
     rate = 1000.0 * DAY_S / (between_failures_s * NODES)
     return FaultRate("node lost", Symptom.NODE_LOST, rate, infrastructure=0.0, repair=AT_ONCE)
 
@@ -36,8 +36,8 @@ def lived(
     at_s: tuple[float, ...] = (),
     seed: int = 1,
 ) -> Outcome:
-    """A node goes every `between_failures_s` on average, or `at_s`; each time all restart, in `restart_s`, from the
-    newest checkpoint. One is saved after every `every_s` of training, for which all stand still for `stall_s`;
+    """A node goes every `between_failures_s` on average, or `at_s`; each time all restart, in `restart_s`, from
+    the newest checkpoint. One is saved after every `every_s` of training, for which all stand still for `stall_s`;
     without `every_s` no step is lost, because memory has all.
     """
     policy = Policy(
