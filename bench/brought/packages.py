@@ -26,13 +26,20 @@ PINNED: Final[Mapping[str, Sequence[str]]] = {
         "einops==0.8.2",
     ),
     "megatron.core": ("megatron_core==0.16.1",),
+    "ray": (
+        *("ray==2.60.0", "jsonschema==4.26.0", "jsonschema-specifications==2025.9.1", "referencing==0.37.0"),
+        *("rpds-py==2026.9.1", "attrs==26.1.0", "msgpack==1.2.4"),
+    ),
 }
 TRIED: Final[Mapping[str, str]] = {
     "torchtitan": "torchtitan.models.llama3.config_registry",
     "deepspeed": "deepspeed",
     "megatron.core": "megatron.core.models.gpt.gpt_model",
+    "ray": "ray",
 }
 """What its script imports of a framework: that can be, or it is not installed."""
+# Peers, each in a folder of its own.
+PEERS: Final[Mapping[str, str]] = {"torchft": "0.2.0"}
 _WITHIN_S: Final = 900.0
 
 
@@ -45,14 +52,27 @@ def installed() -> tuple[Path, Mapping[str, str]]:
     base = Path(os.environ.get("HOLDFAST_CACHE") or Path.home() / ".cache" / "holdfast")
     folder = base / f"frameworks-{_name()}" / "site-packages"
     folder.mkdir(parents=True, exist_ok=True)
+    # That of an installation for development raises KeyError without its library, which Ray does not expect.
+    (folder / "amdsmi.py").write_text('raise ImportError("there is no AMD GPU here")\n')
     lacking = {name: _lacking(folder, name, packages) for name, packages in PINNED.items()}
     return folder, {name: why for name, why in lacking.items() if why}
+
+
+def peer(name: str) -> tuple[Path, str]:
+    """The folder for PYTHONPATH of a peer, `~/.cache/holdfast/NAME-VERSION`, filled once; and why it cannot be
+    imported from there, or nothing. Raises OSError when the folder cannot be written.
+    """
+    base = Path(os.environ.get("HOLDFAST_CACHE") or Path.home() / ".cache" / "holdfast")
+    folder = base / f"{name}-{PEERS[name]}" / "site-packages"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder, _lacking(folder, name, (f"{name}=={PEERS[name]}",))
 
 
 def on_path(folder: Path) -> dict[str, str]:
     """The environment of a process that finds what is in the folder, and whatever this one does."""
     path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
-    return {**os.environ, "PYTHONPATH": path, "DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"}
+    programs = os.pathsep.join((os.environ.get("PATH", os.defpath), str(folder / "bin")))
+    return {**os.environ, "PATH": programs, "PYTHONPATH": path, "DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"}
 
 
 def _name() -> str:

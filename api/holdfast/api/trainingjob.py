@@ -389,8 +389,7 @@ def _links(wanted: Links) -> LinkPolicy:
 
 def policy_of(job: TrainingJob) -> Policy:
     """The job's policy in plain values; seconds and ratios instead of texts."""
-    spec, faults = job.spec, job.spec.fault_policy
-    hang = faults.hang.timeout
+    spec, faults, hang = job.spec, job.spec.fault_policy, job.spec.fault_policy.hang.timeout
     return Policy(
         job=job.id,
         uid=job.metadata.uid or "",

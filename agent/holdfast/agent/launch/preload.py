@@ -33,8 +33,8 @@ SINGLE_THREADED: Final[Mapping[str, str]] = {
 }
 """What keeps libraries from starting threads when they are imported: with more than one, forking is not safe.
 
-The last is for pyarrow, which transformers imports where `datasets` is installed: its second allocator has a thread
-that gives memory back, and without it does that as memory is asked for.
+The last is for pyarrow, which transformers imports where `datasets` is installed: one of its allocators has a
+thread that gives memory back, and without it does that as memory is asked for.
 Source: https://jemalloc.net/jemalloc.3.html (background_thread)
 """
 

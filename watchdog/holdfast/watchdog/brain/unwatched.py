@@ -16,8 +16,8 @@ CAUSE = "lost while no watchdog was there"
 
 
 def nobodys(state: JobState, finding: Finding) -> Finding:
-    """The loss of members with ranks as it is to be judged: of nobody's making, where all of them were lost while no
-    watchdog was there and nobody of their round is known to have come through that. Such losses are one incident.
+    """The loss of members with ranks as it is to be judged: of nobody's making, where all of them were lost while
+    no watchdog was there and nobody of their round is known to have come through. Such losses are one incident.
     """
     lost = [each for each in (finding.subject, *finding.also) if each.member is not None]
     members = [state.member(each.member) for each in lost if each.member is not None]
