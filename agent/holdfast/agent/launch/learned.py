@@ -58,7 +58,8 @@ class LearnedImports:
 
     def learn(self, names: Iterable[str], changed: Iterable[str] = ()) -> bool:
         """Take in what the script was seen to import, and which variables it had `changed` by then. Whether that
-        is a reason to make another warm parent.
+        is a reason to make another warm parent: more packages are. Variables are for the next launcher's, for what
+        was set before a package was imported is learned with it.
         """
         before = self.wanted
         worth = (name for name in names if self._is_worth_it(name.partition(".")[0]))
@@ -66,7 +67,7 @@ class LearnedImports:
         if self.wanted == before:
             return False
         self._keep()
-        return bool(self.wanted.units().keys() - before.units().keys()) or self.wanted.changed != before.changed
+        return bool(self.wanted.units().keys() - before.units().keys())
 
     def _is_worth_it(self, unit: str) -> bool:
         """An installed package that neither Python nor the plain warm parent brings along."""
@@ -78,8 +79,7 @@ class LearnedImports:
     def leave(self, worked: PreloadList) -> None:
         """Take in that a warm parent has worked through the list, and what it had to leave."""
         tried = msgspec.structs.replace(self.wanted, left=worked.left)  # it may have grown meanwhile
-        proven = tried.units().keys() <= worked.units().keys() and set(tried.changed) <= set(worked.changed)
-        tried = msgspec.structs.replace(tried, proven=proven)
+        tried = msgspec.structs.replace(tried, proven=tried.units().keys() <= worked.units().keys())
         if tried != self.wanted:
             self.wanted = tried
             self._keep()

@@ -59,7 +59,7 @@ class PreloadList(msgspec.Struct, frozen=True):
         known = tuple(dict.fromkeys((*self.modules, *names)))[:NAMES_MAX]
         others = tuple(dict.fromkeys((*self.changed, *changed)))[:NAMES_MAX]
         grown = msgspec.structs.replace(self, modules=known, changed=others)
-        is_known = grown.units().keys() <= self.units().keys() and others == self.changed
+        is_known = grown.units().keys() <= self.units().keys()
         return msgspec.structs.replace(grown, proven=self.proven and is_known)
 
     def units(self) -> dict[str, tuple[str, ...]]:
