@@ -38,6 +38,8 @@ TRIED: Final[Mapping[str, str]] = {
     "ray": "ray",
 }
 """What its script imports of a framework: that can be, or it is not installed."""
+# Peers, each in a folder of its own.
+PEERS: Final[Mapping[str, str]] = {"torchft": "0.2.0"}
 _WITHIN_S: Final = 900.0
 
 
@@ -54,6 +56,16 @@ def installed() -> tuple[Path, Mapping[str, str]]:
     (folder / "amdsmi.py").write_text('raise ImportError("there is no AMD GPU here")\n')
     lacking = {name: _lacking(folder, name, packages) for name, packages in PINNED.items()}
     return folder, {name: why for name, why in lacking.items() if why}
+
+
+def peer(name: str) -> tuple[Path, str]:
+    """The folder for PYTHONPATH of a peer, `~/.cache/holdfast/NAME-VERSION`, filled once; and why it cannot be
+    imported from there, or nothing. Raises OSError when the folder cannot be written.
+    """
+    base = Path(os.environ.get("HOLDFAST_CACHE") or Path.home() / ".cache" / "holdfast")
+    folder = base / f"{name}-{PEERS[name]}" / "site-packages"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder, _lacking(folder, name, (f"{name}=={PEERS[name]}",))
 
 
 def on_path(folder: Path) -> dict[str, str]:

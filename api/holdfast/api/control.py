@@ -80,7 +80,7 @@ class Assignment(msgspec.Struct, frozen=True, tag=True):
     def goes_on(self, later: "Assignment") -> bool:
         """Whether a process that has this part goes on with `later` without leaving anything."""
         mine, group = self.group, later.group
-        return mine is not None and group is not None and mine.epoch == group.epoch and later.round > self.round
+        return mine is not None and group is not None and mine.epoch == group.epoch
 
     def learning_rate_factor(self, step: int) -> float:
         """What a script that works out its learning rate at each step multiplies it by at `step`: 1.0, but for a

@@ -71,7 +71,7 @@ class MemberEntered(msgspec.Struct, frozen=True, tag=True):
 
 
 class MembersEntered(msgspec.Struct, frozen=True, tag=True):
-    """Members entered within moments of each other, in the order in which they said so: one line for all of them."""
+    """Members entered within moments of each other, in the order in which they said so: one line for all."""
 
     entries: tuple[MemberEntered, ...]
 

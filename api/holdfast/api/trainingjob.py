@@ -272,8 +272,9 @@ class JobSpec(Section):
         split, group = self.parallelism, self.parallelism.replica_group_nodes
         if group is None:
             return self
-        if group * self.local_size() % (model_ranks := split.tensor * split.pipeline):
-            fix = f"write a number of nodes that holds whole models of {model_ranks} ranks (tensor x pipeline)"
+        if group * self.local_size() % split.model_ranks:
+            ranks = f"{split.model_ranks} ranks (tensor x context x pipeline)"
+            fix = f"write a number of nodes that holds whole models of {ranks}"
             raise contradiction("parallelism.replicaGroupNodes", group, fix)
         for end, nodes in (("min", self.nodes.min), ("max", self.nodes.max)):
             if nodes % group:
@@ -388,8 +389,7 @@ def _links(wanted: Links) -> LinkPolicy:
 
 def policy_of(job: TrainingJob) -> Policy:
     """The job's policy in plain values; seconds and ratios instead of texts."""
-    spec, faults = job.spec, job.spec.fault_policy
-    hang = faults.hang.timeout
+    spec, faults, hang = job.spec, job.spec.fault_policy, job.spec.fault_policy.hang.timeout
     return Policy(
         job=job.id,
         uid=job.metadata.uid or "",

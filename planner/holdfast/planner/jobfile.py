@@ -33,7 +33,9 @@ def job_of(question: Question, plan: Plan, option: Option, name: str) -> Mapping
         nvlink_rate=cluster.gpu.nvlink * question.reached.links,
     )
     if cluster.price is not None:
-        spec["cost"] = {"gpuHour": cluster.price}
+        spot = question.spot
+        prices = {"prices": [{"capacity": "Spot", "gpuHour": spot.price}]} if spot is not None else {}
+        spec["cost"] = {"gpuHour": cluster.price, **prices}
     return {
         "apiVersion": "holdfast.dev/v1alpha1",
         "kind": "TrainingJob",

@@ -39,6 +39,11 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reached: Efficiency = Efficiency()
     spot: Spot | None = None
 
+    @property
+    def asked(self) -> tuple[Model, Cluster, Training]:
+        """What a layout has to suit."""
+        return self.model, self.cluster, self.training
+
 
 class Option(msgspec.Struct, frozen=True):
     """One layout that fits. `days` and `money` are of all tokens, failures included; None: none were asked for."""

@@ -21,6 +21,7 @@ import yaml
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.planned import PLAN_ANNOTATION, carried
 from holdfast.api.policy import Expects
+from holdfast.planner.bounds import positive
 from holdfast.planner.cluster import Cluster
 from holdfast.planner.gpu import gpu_of
 from holdfast.planner.hfconfig import read_config
@@ -66,7 +67,13 @@ def read_sections(path: Path) -> Sections:
 
 def layout_of(sections: Mapping[str, Mapping[str, object]]) -> Layout | None:
     """The layout that a job's plan chose; None of a question. Raises InvalidInput."""
-    return _part("layout", sections["layout"], Layout) if "layout" in sections else None
+    if "layout" not in sections:
+        return None
+    layout = _part("layout", sections["layout"], Layout)
+    degrees = ("tensor", "pipeline", "context", "expert", "data", "micro_batch", "chunks")
+    if wrong := list(positive(layout, "layout", degrees)):
+        raise InvalidInput(*wrong)
+    return layout
 
 
 def carried_text(question: Question, layout: Layout, expects: Expects) -> str:
@@ -136,7 +143,9 @@ def _part(name: str, given: Mapping[str, object], kind: type[Part]) -> Part:
 
 
 def _number(value: object) -> object:
-    """YAML 1.1 takes `2e12` for a word; a whole number of any spelling is one."""
+    """YAML 1.1 takes `2e12` for a word; a whole number of any spelling is one. Sections inside are read so too."""
+    if isinstance(value, dict):
+        return {key: _number(each) for key, each in value.items()}
     if isinstance(value, str):
         try:
             value = float(value)

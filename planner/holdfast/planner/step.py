@@ -241,7 +241,7 @@ def _pipeline_s(run: Run) -> float:
     model, layout, cluster, training = run
     if layout.pipeline == 1:
         return 0.0
-    within = layout.tensor * layout.pipeline <= cluster.domain
+    within = layout.tensor * layout.context * layout.pipeline <= cluster.domain
     rate = cluster.gpu.nvlink if within else cluster.network
     bytes_ = 2.0 * layout.micro_batch * training.sequence / layout.context * model.hidden / layout.tensor
     return 2.0 * layout.chunks * send_s(bytes_, rate, cluster.latency_s)

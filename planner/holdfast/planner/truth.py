@@ -113,7 +113,8 @@ def _compared(question: Question, layout: Layout, truth: Truth) -> Iterator[Comp
     if truth.tcp is not None and cluster.nodes > 1:
         assumed = cluster.network * cluster.per_node
         slower = replace(question, cluster=replace(cluster, network=truth.tcp / cluster.per_node))
-        says = f"what RDMA reaches a test by TCP does not see; if it is used, {_becomes(question, slower, layout)}"
+        becomes = _becomes(question, slower, layout)
+        says = f"what RDMA reaches a test by TCP does not see; if NCCL goes over it, {becomes}"
         found = _rate("network of a node", assumed, truth.tcp, says)
         yield found if found.is_worse else replace(found, is_wrong=False, becomes="")
     if truth.memory is not None:

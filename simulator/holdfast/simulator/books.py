@@ -27,7 +27,8 @@ class Books:
     def turn(self, phase: LostTo | None, now: float) -> None:
         """From now on the time is lost to that; None: it trains."""
         if self.phase is not None:
-            self.lose(self.cause, self.phase, now - self._since)
+            cause = PLANNED if self.phase is LostTo.SAVE else self.cause
+            self.lose(cause, self.phase, now - self._since)
         self.phase, self._since = phase, now
 
     def broke(self, now: float, cause: str) -> None:

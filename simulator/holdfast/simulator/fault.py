@@ -56,10 +56,10 @@ class FaultRate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `rate` is how many there are for 1,000 node-days, each of them hitting `reach`. `infrastructure` is the share
     that is the machine's doing: it comes again on that node (or whatever `reach` says) until it is repaired; the
-    rest is user code or chance, which no eviction mends. `again` is how long until it does, while the machine has
-    ranks. `repair` is how long the machine is away once it was taken out; `lasts` how long the fault holds by itself,
-    None: until somebody acts. `factor` is how many times longer a step, a save or a restore takes meanwhile. `code` is
-    the driver's for `XID`. `source` is the public place that `rate` is from.
+    rest is user code or chance, which no eviction mends. `again` is how long until it does. `repair` is how long
+    the machine is away once it was taken out; `lasts` how long it holds by itself, None: until somebody acts.
+    `factor` is how many times longer a step, a save or a restore takes meanwhile. `code` is the driver's, of an
+    XID. `source` is the public place that `rate` is from.
     """
 
     name: str
@@ -76,11 +76,11 @@ class FaultRate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One fault that is given, and not drawn: `at_s` after the begin, on the machine numbered `node` of those there at
-    the begin (0 .. nodes + spares - 1; None: drawn among those with ranks).
+    """One fault that is given, and not drawn: `at_s` after the begin, on the machine numbered `node` of those that
+    are there then (0 .. nodes + spares - 1; None: drawn among those with ranks).
 
     `fault.rate` is not looked at, and it does not come again by itself: what came again is given again. Its
-    `infrastructure` only says whether an eviction for it is right. On a machine that has no ranks then nothing happens.
+    `infrastructure` only says whether an eviction for it is right. On a machine without ranks nothing happens.
     """
 
     at_s: float

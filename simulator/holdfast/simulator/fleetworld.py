@@ -11,12 +11,14 @@ from typing import Final
 
 from holdfast.api.event import InterventionRequested, MembersEntered, NodeChanged, ReplicasAgreed
 from holdfast.api.intervention import InterventionAction, InterventionRequest
-from holdfast.api.plan import NodeState, Plan
+from holdfast.api.plan import NodeState
+from holdfast.api.policy import Policy
 from holdfast.api.round import Closed, Desired, Idle, Round
+from holdfast.api.selftest import Verdict
 from holdfast.api.status import JobPhase
 from holdfast.api.telemetry import ParametersFingerprinted
-from holdfast.simulator.books import Books
-from holdfast.simulator.fault import FaultRate
+from holdfast.simulator.books import PLANNED, Books
+from holdfast.simulator.fault import FaultRate, Symptom
 from holdfast.simulator.fleettempo import FleetTempo
 from holdfast.simulator.forgetful import Forgetful
 from holdfast.simulator.lockstep import Lockstep
@@ -28,10 +30,15 @@ from holdfast.simulator.sight import Sight
 from holdfast.simulator.world.disk import Disk
 from holdfast.simulator.world.member import SimulatedMember
 from holdfast.simulator.world.world import World
-from holdfast.watchdog.brain.step import Effect, Notify, Show, Vouch
+from holdfast.watchdog.brain.step import Effect, Notify, Publish, Show, Vouch
 from holdfast.watchdog.detectors.detector import Connected, Left, RoundStarted
 
 PEERS: Final = 2
+# What a self-test of the devices can find.
+OF_DEVICES: Final = (
+    *(Symptom.PROCESS_EXIT, Symptom.XID, Symptom.GPU_LOST, Symptom.HANG, Symptom.NAN),
+    *(Symptom.CORRUPTION, Symptom.SLOW),
+)
 # Before something happens to a member it is watched for so long, to be known as it is when nothing is wrong.
 BEFORE_S: Final = 2.5
 # How far the first rounds are watched, so that the detectors know how long the job's steps take.
@@ -58,6 +65,8 @@ class FleetWorld(World):
         self.in_sight: tuple[str, ...] = ()
         self.pages = self.rounds = 0
         self._sight_until = 0.0
+        self._asked = 0
+        self._is_paged = False  # and somebody is on the way
         self._senses: Sight | None = None
         self._known_bad: set[str] = set()  # nodes that the plan keeps away from
         self.right = self.wrongly = self.spares_used = 0
@@ -73,9 +82,9 @@ class FleetWorld(World):
         )
         self.books = Books(self.now)
         self.disk = Disk(keep=scenario.policy.keep or 3)
-        self._names: frozenset[str] = frozenset()  # of the newest round that was entered
+        self._entered: Round | None = None  # the newest round that was
 
-    def _new_senses(self, policy) -> Sight:
+    def _new_senses(self, policy: Policy) -> Sight:
         self._senses = Sight(policy)
         return self._senses
 
@@ -121,7 +130,7 @@ class FleetWorld(World):
         if self.training.round is not None and self.training.round.number < desired.number:
             self.training.left()
         if isinstance(desired, Round):
-            starts = not desired.names <= self._names
+            starts = self._entered is None or not desired.names <= self._entered.names
             self.after(self.tempo.enter_s(desired, starts=starts), partial(self._enter_together, desired))
 
     def _enter_together(self, round: Round) -> None:
@@ -131,7 +140,8 @@ class FleetWorld(World):
             member = self.members.get(share.member)
             if member is not None and member.alive and member.held is round and member.entered != round.number:
                 entries.append(member.come_in(round))
-        self._names = frozenset(round.names)
+        self._entered = round
+        self.training.forget_slow(round)
         if entries:
             self.carry_out(self.job.record(MembersEntered(tuple(entries)), self.now))
             self.training.entered(round)
@@ -185,14 +195,13 @@ class FleetWorld(World):
 
     def see_first_step(self, step_s: float) -> None:
         """The first step of a round is complete in so long, and somebody looks."""
-        self.books.share = (
-            len(self.training.round.ranks) / self.policy.members_wanted if self.training.round else 1.0
-        )
-        steps = LEARNED_STEPS if self.rounds <= LEARNED_ROUNDS else 1.0
         round, turn = self.training.round, self.training.turn
+        assert round is not None
+        self.books.share = len(round.ranks) / self.policy.members_wanted
+        steps = LEARNED_STEPS if self.rounds <= LEARNED_ROUNDS else 1.0
 
         def look() -> None:
-            if round is not None and turn == self.training.turn and self.training.round is round:
+            if turn == self.training.turn:
                 names = [each.member for each in round.ranks[:PEERS]]
                 self.watch(names if not self.in_sight else (), (steps - 1.0) * step_s + 3.0)
 
@@ -205,7 +214,7 @@ class FleetWorld(World):
         member, round = self.members.get(name), self.job.state.round
         return member is not None and member.alive and round is not None and name in round.names
 
-    def is_struck_in_round(self, member: SimulatedMember) -> bool:
+    def runs_workers(self, member: SimulatedMember) -> bool:
         """Whether its workers run in the newest round."""
         round = self.job.state.round
         return round is not None and member.alive and member.entered == round.number and bool(member.workers)
@@ -238,19 +247,25 @@ class FleetWorld(World):
 
     def stands_still(self) -> None:
         """Training stopped, for the fault that is known to have done it, or as the watchdog says."""
-        if self.books.phase is None or self.books.phase is LostTo.SAVE:
-            self.books.broke(self.now, self.books.cause)
+        if self.books.phase in (None, LostTo.SAVE):
+            self.books.broke(self.now, self.books.cause or self._blamed())
+        self._follow_phase()
 
     def is_cut(self, round: Round) -> bool:
         """Whether some of the round's members cannot reach the others."""
         return any(not names.isdisjoint(round.names) for names in self.cut.values())
 
-    def compare(self, round: Round, step: int) -> None:
-        """Every rank's parameters are compared with its replicas'. Those that differ are looked at."""
-        wrong = [name for name in self.wrong if name in round.names and name in self.members]
-        if not wrong:
-            self.carry_out(self.job.record(ReplicasAgreed(round.number, step), self.now))
-            return
+    def wrong_in(self, round: Round) -> list[str]:
+        """The members of the round whose parameters are not what they should be."""
+        return [name for name in self.wrong if name in round.names and name in self.members]
+
+    def agree(self, round: Round, step: int) -> None:
+        """Every rank's parameters were compared with its replicas' after that step, and all were alike."""
+        self.carry_out(self.job.record(ReplicasAgreed(round.number, step), self.now))
+
+    def differ(self, round: Round, step: int) -> None:
+        """They are compared, and some differ: those are looked at."""
+        wrong = self.wrong_in(round)
         self.watch(wrong, 10.0)
         for member in self.watched(round):
             share = round.share_of(member.name)
@@ -268,6 +283,12 @@ class FleetWorld(World):
             )
             member.report(told)
 
+    def verdict_of(self, member: SimulatedMember) -> Verdict:
+        """A device that is broken is found by some tests, and not by others."""
+        broken = any(each.symptom in OF_DEVICES for each in self.machine_of(member.name).defects.values())
+        found = broken and self.draw.random() < self.scenario.tests_find
+        return Verdict.FAILED if found else Verdict.PASSED
+
     # what is counted
 
     def carry_out(self, effects: tuple[Effect, ...]) -> None:
@@ -275,9 +296,11 @@ class FleetWorld(World):
             if isinstance(effect, Notify):
                 self.pages += 1
             elif isinstance(effect, Vouch):
-                self.disk.verified = max(self.disk.verified, effect.verified.step)
+                self.disk.verified = -1 if effect.verified.step is None else effect.verified.step
             elif isinstance(effect, Show):
                 self._shown(effect.desired)
+            elif isinstance(effect, Publish):
+                self._sent_away({order.node for order in effect.plan.cordon})
         super().carry_out(effects)
         if effects:
             self._follow_phase()
@@ -285,51 +308,59 @@ class FleetWorld(World):
     def _shown(self, desired: Desired) -> None:
         if isinstance(desired, Round):
             self.rounds += 1
-            self.spares_used += len(desired.names - self._names) if self._names else 0
-        if self.books.phase in (None, LostTo.SAVE):
-            self.training.advance()
-            self.books.broke(self.now, self._blamed())
+            self.spares_used += 0 if self._entered is None else len(desired.names - self._entered.names)
 
     def _blamed(self) -> str:
         """Which fault the watchdog acts upon, where training still went on."""
-        state = self.job.state
+        state, desired = self.job.state, self.job.state.desired
         newest = state.incidents[-1] if state.incidents else None
-        if newest is None or newest.culprit.node is None or newest.detected_at < self.now - 1.0:
-            return self.books.cause
-        return self.struck.get(newest.culprit.node, self.books.cause)
+        nodes = [newest.culprit.node] if newest is not None and newest.detected_at >= self.now - 1.0 else []
+        if isinstance(desired, Round) and self._entered is not None:
+            left = self._entered.names - desired.names
+            nodes += [share.node for share in self._entered.ranks if share.member in left] if left else []
+        return next((self.struck[node] for node in nodes if node in self.struck), PLANNED)
 
     def _follow_phase(self) -> None:
-        """In which phase of a recovery the job is, while no step is made."""
+        """In which phase of a recovery the job is, while nobody makes a step or is about to."""
         state, books = self.job.state, self.books
         if books.phase is None or self.training.round is not None:
             return
-        if isinstance(state.desired, Round) and state.recovery is None:
-            if state.round_shown_at >= self.now and books.phase is not LostTo.RESTART:
-                books.turn(LostTo.RESTART, self.now)
-        elif isinstance(state.desired, Idle) and state.eligible_count() < self.policy.nodes_min:
-            books.turn(LostTo.WAIT, self.now)
-        elif state.phase is JobPhase.FAILED:
-            books.turn(LostTo.WAIT, self.now)
-            self.after(self.scenario.times.human.drawn(self.draw), self._restart)
-        elif books.phase is LostTo.DETECT and (state.recovery is not None or isinstance(state.desired, Idle)):
-            books.turn(LostTo.DECIDE, self.now)
+        phase = LostTo.DETECT
+        if state.phase is JobPhase.FAILED:
+            phase = LostTo.WAIT
+            if not self._is_paged:
+                self._is_paged = True
+                self.after(self.scenario.times.human.drawn(self.draw), self._restart)
+        elif isinstance(state.desired, Idle):
+            too_few = state.eligible_count() < self.policy.nodes_min
+            phase = LostTo.WAIT if too_few else LostTo.DECIDE
+        elif state.recovery is not None:
+            phase = LostTo.DECIDE
+        elif state.desired is not None and state.desired.number > self.training.newest:
+            phase = LostTo.RESTART
+        if phase is not books.phase:
+            books.turn(phase, self.now)
+
+    def _sent_away(self, bad: set[str]) -> None:
+        """Count whom the watchdog sends away, and whether there was something wrong with it."""
+        found = [node for node in bad - self._known_bad if self.cluster.of(node).defects]
+        self.right += len(found)
+        self.wrongly += len(bad - self._known_bad) - len(found)
+        self._known_bad = bad
 
     def _restart(self) -> None:
+        """Somebody who was paged takes out what is seen to be broken by now, and has the job go on."""
+        self._is_paged = False
+        for machine in self.cluster.all:
+            if machine.shown and machine.member is not None:
+                self._intervene(InterventionAction.EVICT, machine.node)
         if self.job.state.phase is JobPhase.FAILED:
-            request = InterventionRequest(
-                f"restart-{self.now}", self.policy.job, InterventionAction.RESTART, "a human"
-            )
-            self.carry_out(self.job.record(InterventionRequested(request), self.now))
+            self._intervene(InterventionAction.RESTART)
 
-    def planned(self, plan: Plan) -> None:
-        """Count whom the watchdog sends away, and whether there was something wrong with it."""
-        bad = {order.node for order in plan.cordon}
-        for node in bad - self._known_bad:
-            if self.cluster.of(node).defects:
-                self.right += 1
-            else:
-                self.wrongly += 1
-        self._known_bad = bad
+    def _intervene(self, action: InterventionAction, node: str | None = None) -> None:
+        self._asked += 1
+        request = InterventionRequest(str(self._asked), self.policy.job, action, "whoever was paged", node=node)
+        self.carry_out(self.job.record(InterventionRequested(request), self.now))
 
     def machine_of(self, member: str) -> Machine:
         """The machine that the member is on."""

@@ -11,14 +11,18 @@ from holdfast.simulator.fault import FaultRate, Happening
 from holdfast.simulator.fleetworld import BEFORE_S, FleetWorld
 from holdfast.simulator.machines import Machine
 from holdfast.simulator.scenario import DAY_S, Scenario
-from holdfast.simulator.strikes import OF_THE_JOB, STRIKES, behind
+from holdfast.simulator.strikes import OF_THE_JOB, OF_WORKERS, STRIKES, behind
 
 # How long whoever is struck is watched, unless it takes longer to find out what is wrong.
 WATCHED_S = 8.0
+TRIED_AGAIN_S = 5.0
 
 
 class Hazards:
-    """What befalls one run. `counted` is how often each fault came, by its name."""
+    """What befalls one run. `counted` is how often each fault came to a machine with ranks, by its name.
+
+    Machines fail whether they have ranks or not. What is wrong with one that has none shows once it has some.
+    """
 
     def __init__(self, world: FleetWorld, scenario: Scenario, seed: int) -> None:
         self.counted: Counter[str] = Counter({fault.name: 0 for fault in scenario.faults})
@@ -26,7 +30,7 @@ class Hazards:
         for fault in scenario.faults:
             if fault.rate > 0.0:
                 draw = random.Random(f"{seed} {fault.name}")
-                self._next(fault, draw, DAY_S * 1000.0 / (fault.rate * scenario.fleet.nodes))
+                self._next(fault, draw, DAY_S * 1000.0 / (fault.rate * len(world.cluster.all)))
         for given in scenario.happenings:
             world.after(given.at_s, partial(self._happens, given))
 
@@ -36,27 +40,29 @@ class Hazards:
     def _comes(self, fault: FaultRate, draw: random.Random, apart_s: float) -> None:
         place, infrastructure = draw.random(), draw.random() < fault.infrastructure
         self._next(fault, draw, apart_s)
-        self._befall(fault, self._drawn(place), infrastructure=infrastructure)
+        machine = self._world.cluster.all[int(place * len(self._world.cluster.all))]
+        self._befall(fault, machine, infrastructure=infrastructure)
 
     def _happens(self, given: Happening) -> None:
-        place = self._world.draw.random()
-        machine = self._drawn(place) if given.node is None else self._world.cluster.all[given.node]
+        machine = self._with_ranks() if given.node is None else self._world.cluster.all[given.node]
         infrastructure = self._world.draw.random() < given.fault.infrastructure
         self._befall(given.fault, machine, infrastructure=infrastructure, comes_again=False)
 
-    def _drawn(self, place: float) -> Machine:
+    def _with_ranks(self) -> Machine:
         """One of the machines with ranks; while there is no round, of those there are."""
         world = self._world
         round = world.job.state.round
-        if round is not None:
-            share = round.ranks[int(place * len(round.ranks))]
-            return world.cluster.of(share.node)
-        return world.cluster.all[int(place * world.scenario.fleet.nodes)]
+        if round is None:
+            return world.draw.choice(world.cluster.all)
+        return world.cluster.of(world.draw.choice(round.ranks).node)
 
     def _befall(
         self, fault: FaultRate, machine: Machine, *, infrastructure: bool, comes_again: bool = True
     ) -> None:
-        self.counted[fault.name] += 1
+        if machine.away:
+            return  # it is being repaired, and will be as good as new
+        if machine.member is not None and self._world.has_ranks(machine.member):
+            self.counted[fault.name] += 1
         if infrastructure:
             machine.defects[fault.name] = fault
             if comes_again:
@@ -72,6 +78,7 @@ class Hazards:
 
     def _strike(self, fault: FaultRate, machine: Machine, *, infrastructure: bool) -> None:
         world = self._world
+        world.training.agree()
         hit = behind(world, machine, fault)
         names = [each.member for each in hit if each.member is not None and world.has_ranks(each.member)]
         if fault.symptom in OF_THE_JOB:
@@ -83,5 +90,14 @@ class Hazards:
     def _hits(self, fault: FaultRate, names: list[str], *, infrastructure: bool) -> None:
         world = self._world
         for name in names:
-            if fault.symptom in OF_THE_JOB or world.has_ranks(name):
-                STRIKES[fault.symptom](world, world.members[name], fault, infrastructure)
+            if fault.symptom in OF_THE_JOB:
+                STRIKES[fault.symptom](world, world.members[name], fault, infrastructure=infrastructure)
+            elif not world.has_ranks(name):
+                continue
+            elif fault.symptom in OF_WORKERS and not world.runs_workers(world.members[name]):
+                again = partial(self._hits, fault, [name], infrastructure=infrastructure)
+                world.watch((name,), TRIED_AGAIN_S + WATCHED_S)
+                world.after(TRIED_AGAIN_S, again)
+            else:
+                world.machine_of(name).shown |= infrastructure
+                STRIKES[fault.symptom](world, world.members[name], fault, infrastructure=infrastructure)

@@ -24,7 +24,7 @@ def live(scenario: Scenario, seed: int) -> Outcome:
         faults=dict(hazards.counted),
         right=world.right,
         wrong=world.wrongly,
-        missed=sum(len(machine.defects) for machine in world.cluster.all if not machine.away),
+        missed=sum(machine.shown and not machine.away for machine in world.cluster.all),
         spares_used=world.spares_used,
         pages=world.pages,
         rounds=world.rounds,

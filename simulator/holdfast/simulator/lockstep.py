@@ -1,7 +1,7 @@
 """Training as arithmetic: as many steps as time makes, whatever number of ranks makes them.
 
-Between two things that happen a step takes as long as the one before. Where the steps stand is so many of them at an
-instant, and how long one takes from there on; only what is to happen at a certain step is due at its time.
+Between two things that happen a step takes as long as the one before. Where the steps stand is so many of them at
+an instant, and how long one takes from there on; only what is to happen at a certain step is due at its time.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.api.membership import SaveWanted
 from holdfast.api.round import Round
+from holdfast.simulator.machines import Machine
 from holdfast.simulator.outcome import LostTo
 from holdfast.simulator.world.member import SimulatedMember
 from holdfast.simulator.world.training import Found, Training
@@ -41,6 +42,7 @@ class Lockstep(Training):
         self._pace = 0  # grows whenever what is due at a step is due at another time than was thought
         self._due: dict[str, tuple[int, Callable[[int], None]]] = {}
         self.slow: dict[object, tuple[str, float]] = {}  # what makes steps longer now: its cause, and how much
+        self.agreed = 0  # the newest step after which replicas are known to have been alike
         self.held: set[object] = set()  # what keeps everybody from making one, though all are there
 
     @property
@@ -101,8 +103,8 @@ class Lockstep(Training):
         self.world.see_first_step(self.pace_s)
         if every := round.save_every:
             self._at_step("save every", self._next(every), lambda step: self._save_every(round, step))
-        if every := round.fingerprint_every:
-            self._at_step("compare", self._next(every), self._compare)
+        self.agreed = self.begins
+        self.expect_difference()
         if round.number in self._wanted:
             self._at_step("save", self.step + 1, partial(self._save, round))
 
@@ -157,6 +159,12 @@ class Lockstep(Training):
         if self.slow.pop(what, None) is not None:
             self._due_anew()
 
+    def forget_slow(self, round: Round) -> None:
+        """Machines that have no ranks in the round slow nobody down."""
+        ranked = {share.node for share in round.ranks} if self.slow else set()
+        for what in [each for each in self.slow if isinstance(each, Machine) and each.node not in ranked]:
+            self.speed_up(what)
+
     def look(self, member: SimulatedMember) -> None:
         step = self.step
         if self.newest != member.entered or step <= self.begins:
@@ -205,6 +213,7 @@ class Lockstep(Training):
 
     def _save(self, round: Round, step: int) -> None:
         """All stand still for the copy of their state; a thread writes it while they train on."""
+        self.agree()
         wanted = self._wanted.pop(round.number, None)
         tempo, turn = self.world.tempo, self.turn
         stall_s, took_s = tempo.save_stall_s(), tempo.commit_s()
@@ -222,18 +231,32 @@ class Lockstep(Training):
     def turn_sick(self, member: SimulatedMember, cause: str) -> None:
         """The next step gives a NaN on the member's ranks, and by way of the gradients on all."""
         if self.runs:
-            self._at_step("sick", self.step + 1, partial(self._sicken, member))
+            self._at_step("sick", self.step + 1, partial(self._sicken, member, cause))
 
-    def _sicken(self, member: SimulatedMember, step: int) -> None:
+    def _sicken(self, member: SimulatedMember, cause: str, step: int) -> None:
         round = self.round
         assert round is not None
         self.is_sick = True
+        self.world.books.cause = cause
         for each in self.world.watched(round):
             each.not_finite(step, loss=each is member)
 
-    def _compare(self, step: int) -> None:
-        """Replicas are compared. Where all are alike, all say so; where not, those who differ are looked at."""
+    def agree(self) -> None:
+        """Say that replicas were alike when they were last compared: before anything else is said of the steps."""
         round = self.round
-        assert round is not None
-        self._at_step("compare", step + round.fingerprint_every, self._compare)
-        self.world.compare(round, step)
+        if round is None or not self.runs or not round.fingerprint_every or self.world.wrong_in(round):
+            return
+        compared = self.step - self.step % round.fingerprint_every
+        if compared > self.agreed:
+            self.agreed = compared
+            self.world.agree(round, compared)
+
+    def expect_difference(self) -> None:
+        """Where parameters are not what they should be, that shows when replicas are next compared."""
+        round = self.round
+        if round is not None and self.runs and round.fingerprint_every and self.world.wrong_in(round):
+            self._at_step("compare", self._next(round.fingerprint_every), partial(self._compare, round))
+
+    def _compare(self, round: Round, step: int) -> None:
+        self.world.differ(round, step)
+        self.expect_difference()

@@ -8,7 +8,7 @@ from holdfast.simulator.scenario import Fleet
 from holdfast.simulator.world.cluster import Cluster, Supplied
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Machine:
     """One machine. `defects` are what is wrong with it until it is repaired, and when each showed first."""
 
@@ -18,6 +18,7 @@ class Machine:
     defects: dict[str, FaultRate] = field(default_factory=dict)
     member: str | None = None  # the pod on it
     away: bool = False
+    shown: bool = False  # its defects have done harm
 
     @property
     def node(self) -> str:
@@ -51,7 +52,7 @@ class Machines(Cluster):
 
     def back(self, machine: Machine) -> None:
         """It is as good as new, and idle."""
-        machine.away = False
+        machine.away = machine.shown = False
         machine.defects.clear()
         self._idle.append(machine)
 

@@ -31,9 +31,9 @@ class Outcome(msgspec.Struct, frozen=True):
     seed: int
     elapsed_s: float
     trained_s: float
-    full_s: float
     lost_s: dict[str, dict[LostTo, float]]
     faults: dict[str, int]
+    full_s: float = 0.0
     right: int = 0
     wrong: int = 0
     missed: int = 0

@@ -109,7 +109,7 @@ class Recorded(msgspec.Struct, frozen=True):
             gpu_hour=policy.gpu_hour.amount if policy.gpu_hour is not None else None,
         )
         days = self.really.elapsed_s / DAY_S
-        return Scenario(policy, fleet, (), days, self.step_s, self.times, self.happenings)
+        return Scenario(policy, fleet, (), days, step_s=self.step_s, times=self.times, happenings=self.happenings)
 
 
 class _Seen:

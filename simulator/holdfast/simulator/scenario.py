@@ -52,7 +52,9 @@ class Fleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One run to live through, `days` long. `step_s` is what a step takes when nothing is wrong.
 
-    `faults` are drawn, `happenings` are given.
+    `faults` are drawn, `happenings` are given. `tests_find` is the share of self-tests of a broken device that
+    find it so.
+    Source: 0.7, https://arxiv.org/abs/2509.16293 (section 5)
     """
 
     policy: Policy
@@ -61,4 +63,5 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     days: float
     step_s: float = 10.0
     times: Times = Times()
+    tests_find: float = 0.7
     happenings: tuple[Happening, ...] = ()

@@ -94,4 +94,4 @@ def _with_rank(sample: RankSample, rank: int) -> RankSample:
 
 def _of_rank(event: NodeEvent, ours: dict[int, int]) -> NodeEvent:
     rank = getattr(event, "rank", None)
-    return event if rank is None or rank not in ours else replace(event, rank=ours[rank])  # type: ignore[call-arg]
+    return event if rank is None or rank not in ours else replace(event, rank=ours[rank])

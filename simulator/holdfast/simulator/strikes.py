@@ -1,17 +1,18 @@
 """What each kind of fault does to the world: what breaks, and what sensors, launchers and ranks then say.
 
-Each strike is told which machine, and whether it is the machine's doing. What follows is for the watchdog to find out.
+Each is told which machine, and whether it is the machine's doing. What follows is for the watchdog to find out.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
+from holdfast.api.condition import ConditionKind
 from holdfast.api.event import NodeChanged
 from holdfast.api.plan import NodeState
 from holdfast.api.telemetry import GpuDisappeared, PreemptionNoticed, XidRaised
-from holdfast.simulator.fault import FaultRate, Spread, Symptom
+from holdfast.simulator.fault import FaultRate, Reach, Spread, Symptom
 from holdfast.simulator.fleetworld import FleetWorld
 from holdfast.simulator.machines import Machine
 from holdfast.simulator.world.member import SimulatedMember
@@ -28,11 +29,19 @@ NOTICE: Final = Spread(120.0)
 AFTER_XID_S: Final = 0.3
 # A node that is not ready and does not come back is gone after so long.
 UNREADY_S: Final = 30.0
+# For so long at most what an agent says of a condition is listened to: by then it is acted upon or not.
+SEEN_S: Final = 90.0
 
-Strike = Callable[[FleetWorld, SimulatedMember, FaultRate, bool], None]
+
+class Strike(Protocol):
+    """One symptom's. `infrastructure`: it is the machine's doing."""
+
+    def __call__(
+        self, world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool
+    ) -> None: ...
 
 
-def _process_exit(world: FleetWorld, member: SimulatedMember, fault: FaultRate, infrastructure: bool) -> None:
+def _process_exit(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
     local = world.draw.randrange(len(member.workers))
     world.blame(member, fault.name)
     if infrastructure:
@@ -41,44 +50,49 @@ def _process_exit(world: FleetWorld, member: SimulatedMember, fault: FaultRate, 
         member.kill_worker(local, "ValueError: bad batch")
 
 
-def _xid(world: FleetWorld, member: SimulatedMember, fault: FaultRate, infrastructure: bool) -> None:
+def _xid(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
     code = OFF_THE_BUS if fault.code is None else fault.code
     world.blame(member, fault.name)
     member.report((XidRaised(f"GPU-{member.name}", code, 0.01),))
     world.after(AFTER_XID_S, partial(_die, world, member, fault))
 
 
-def _gpu_lost(world: FleetWorld, member: SimulatedMember, fault: FaultRate, infrastructure: bool) -> None:
+def _gpu_lost(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
     world.blame(member, fault.name)
     member.report((GpuDisappeared(f"GPU-{member.name}", 0.01),))
     world.after(AFTER_XID_S, partial(_die, world, member, fault))
 
 
 def _die(world: FleetWorld, member: SimulatedMember, fault: FaultRate) -> None:
-    if member.workers and world.is_struck_in_round(member):
+    if member.workers and world.runs_workers(member):
         world.blame(member, fault.name)
         member.kill_worker(0, "RuntimeError: CUDA error: unspecified launch failure")
 
 
-def _node_lost(world: FleetWorld, member: SimulatedMember, fault: FaultRate, infrastructure: bool) -> None:
+def _node_lost(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
     world.blame(member, fault.name)
     world.gone[member.node] = [fault]
     member.silent = True  # nobody closes the connections of a machine without power
     world.lose(member, fault.name)
 
 
-def _node_not_ready(world: FleetWorld, member: SimulatedMember, fault: FaultRate, infrastructure: bool) -> None:
+def _node_not_ready(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
     world.struck[member.node] = fault.name
     world.tell(NodeChanged(member.node, NodeState.NOT_READY, fault.name))
     if infrastructure:
         world.watch((member.name,), UNREADY_S + 10.0)
-        world.after(UNREADY_S, lambda: _node_lost(world, member, fault, True) if member.alive else None)
+        world.after(UNREADY_S, partial(_goes, world, member, fault))
     else:
         ready = NodeChanged(member.node, NodeState.READY, "")
         world.after(_lasts(world, fault, LASTS), lambda: world.tell(ready) if member.alive else None)
 
 
-def _hang(world: FleetWorld, member: SimulatedMember, fault: FaultRate, infrastructure: bool) -> None:
+def _goes(world: FleetWorld, member: SimulatedMember, fault: FaultRate) -> None:
+    if member.alive:
+        _node_lost(world, member, fault, infrastructure=True)
+
+
+def _hang(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
     world.blame(member, fault.name)
     if infrastructure:
         member.block_worker(world.draw.randrange(len(member.workers)))
@@ -86,10 +100,14 @@ def _hang(world: FleetWorld, member: SimulatedMember, fault: FaultRate, infrastr
         world.hold_up(object(), fault.name)  # every rank waits, and none stands out
 
 
-def _link_flap(world: FleetWorld, member: SimulatedMember, fault: FaultRate, infrastructure: bool) -> None:
+def _link_flap(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
     flap = object()
+    lasts_s = _lasts(world, fault, LASTS)
     world.blame(member, fault.name)
     world.cut[flap] = frozenset((member.name,))
+    if infrastructure:  # its own port; else what is between the nodes, which no agent sees
+        member.conditions.hold(ConditionKind.LINK_DOWN, world.now, lasts_s)
+        world.watch((member.name,), min(lasts_s, SEEN_S))
     round = world.training.round
     world.hold_up(flap, fault.name)
     if round is not None:
@@ -99,43 +117,49 @@ def _link_flap(world: FleetWorld, member: SimulatedMember, fault: FaultRate, inf
         del world.cut[flap]
         world.training.go_on(flap)
 
-    world.after(_lasts(world, fault, LASTS), over)
+    world.after(lasts_s, over)
 
 
-def _nan(world: FleetWorld, member: SimulatedMember, fault: FaultRate, infrastructure: bool) -> None:
+def _nan(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
     world.struck[member.node] = fault.name
     world.training.turn_sick(member, fault.name)
 
 
-def _corruption(world: FleetWorld, member: SimulatedMember, fault: FaultRate, infrastructure: bool) -> None:
+def _corruption(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
     world.struck[member.node] = fault.name
+    world.training.agree()
     world.wrong[member.name] = fault.name
     world.training.ever_wrong.add(member.node)
     member.wrong.add(world.draw.randrange(len(member.workers)))
+    world.training.expect_difference()
 
 
-def _slow(world: FleetWorld, member: SimulatedMember, fault: FaultRate, infrastructure: bool) -> None:
+def _slow(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
     world.struck[member.node] = fault.name
     machine = world.machine_of(member.name)
     world.training.slow_down(machine, fault.name, fault.factor)
     world.after(_lasts(world, fault, SLOW_LASTS), lambda: world.training.speed_up(machine))
 
 
-def _hot(world: FleetWorld, member: SimulatedMember, fault: FaultRate, infrastructure: bool) -> None:
+def _hot(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
     lasts_s = _lasts(world, fault, SLOW_LASTS)
-    _slow(world, member, fault, infrastructure)
+    _slow(world, member, fault, infrastructure=infrastructure)
     member.conditions.heat(world.now + lasts_s)
     sustained_s = world.policy.thermal.sustained_s
     world.watch((member.name,), min(lasts_s, 3.0 * sustained_s) + 5.0)
 
 
-def _storage_slow(world: FleetWorld, member: SimulatedMember, fault: FaultRate, infrastructure: bool) -> None:
+def _storage_slow(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
     spell = object()
     world.tempo.storage[spell] = fault.factor
-    world.after(_lasts(world, fault, SLOW_LASTS), lambda: world.tempo.storage.pop(spell, None))
+
+    def over() -> None:
+        del world.tempo.storage[spell]
+
+    world.after(_lasts(world, fault, SLOW_LASTS), over)
 
 
-def _preemption(world: FleetWorld, member: SimulatedMember, fault: FaultRate, infrastructure: bool) -> None:
+def _preemption(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
     within_s = _lasts(world, fault, NOTICE)
     world.struck[member.node] = fault.name
     member.report((PreemptionNoticed("cloud", within_s, 0.01),))
@@ -143,7 +167,7 @@ def _preemption(world: FleetWorld, member: SimulatedMember, fault: FaultRate, in
     def taken() -> None:
         if world.members.get(member.name) is member:
             world.watch((member.name,), 6.0)
-            if world.is_struck_in_round(member):
+            if world.runs_workers(member):
                 world.blame(member, fault.name)
             world.gone[member.node] = [fault]
             world.lose(member, fault.name)
@@ -151,7 +175,7 @@ def _preemption(world: FleetWorld, member: SimulatedMember, fault: FaultRate, in
     world.after(within_s, taken)
 
 
-def _false_alarm(world: FleetWorld, member: SimulatedMember, fault: FaultRate, infrastructure: bool) -> None:
+def _false_alarm(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
     world.struck[member.node] = fault.name
     code = OFF_THE_BUS if fault.code is None else fault.code
     member.report((XidRaised(f"GPU-{member.name}", code, 0.01),))
@@ -181,12 +205,15 @@ STRIKES: Mapping[Symptom, Strike] = MappingProxyType(
 )
 # What is not of a machine.
 OF_THE_JOB: Final = (Symptom.STORAGE_SLOW,)
+# What befalls workers that run: where they do not, it does as soon as they do.
+OF_WORKERS: Final = (
+    *(Symptom.PROCESS_EXIT, Symptom.XID, Symptom.GPU_LOST, Symptom.HANG, Symptom.LINK_FLAP),
+    *(Symptom.NAN, Symptom.CORRUPTION),
+)
 
 
 def behind(world: FleetWorld, machine: Machine, fault: FaultRate) -> list[Machine]:
     """The machines that the fault hits beside the one it was drawn for, and that one."""
-    from holdfast.simulator.fault import Reach
-
     match fault.reach:
         case Reach.SWITCH:
             return world.cluster.behind(machine, switch=True)

@@ -2,6 +2,7 @@
 
 import logging
 import socket
+from base64 import b64decode
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -619,6 +620,7 @@ class TestRequests:
             _, page = await rig.get(f"/v1/jobs/{JOB}/journal?after=0")
             assert [line["event"]["type"] for line in page["lines"]] == ["JobSubmitted"]
             assert (page["next_after"], page["first"], page["compacted_at"]) == (None, 1, None)
+            assert (await rig.get(f"/v1/jobs/{JOB}/origin"))[1]["offset"] == 0
             assert (await rig.get(f"/v1/jobs/{JOB}/journal?after=1"))[1]["lines"] == []
             assert (await rig.get(f"/v1/jobs/{JOB}/journal?after=-1"))[0] == 400
 
@@ -634,6 +636,10 @@ class TestRequests:
             _, page = await rig.get(f"/v1/jobs/{JOB}/journal?after=0")
             assert [line["offset"] for line in page["lines"]] == [3]
             assert (page["first"], page["compacted_at"] is None) == (3, False)
+            _, origin = await rig.get(f"/v1/jobs/{JOB}/origin")
+            kept = store.earlier(JOB)
+            assert kept is not None
+            assert (origin["offset"], b64decode(origin["state"])) == (kept.offset, kept.state)
 
     async def test_metrics_are_text_for_prometheus(self) -> None:
         async with rigged() as rig:

@@ -222,3 +222,14 @@ def test_gpus_of_a_group_that_is_being_formed_are_told_apart_from_those_that_tra
     ready(story.run_on(52), 3, 3, 4)
     rows = story.state.ledger.accounts.rows
     assert rows[Row.FORMING].gpu_us == pytest.approx(2 * 100e6, rel=0.02)
+
+
+def test_a_group_that_is_ready_does_not_wait_for_another_that_backs_off() -> None:
+    story = groups(3).die(6, cause="exit code 1").run_on(51).die(4, cause="exit code 1").run_on(52)
+    assert trained(story) == [(2, True), (3, False), (4, False)]
+    story.die(4, cause="exit code 1").run_on(53)
+    assert trained(story) == [(2, True), (3, False)]
+    ready(story, 3, 5, 6)
+    assert trained(story) == [(2, True), (3, True)]
+    story.run_on(54).wait(11)
+    assert trained(story) == [(2, True), (3, True), (7, False)]

@@ -70,7 +70,7 @@ def test_each_assumption_is_told_beside_what_was_measured(
     assert "a step takes" in becomes
     assert "what RDMA reaches a test by TCP does not see" in line(told, "network of a node")[1]
     assert "79 GB" in line(told, "memory of a GPU")[0]
-    assert line(told, "stall of a checkpoint")[0].endswith("4 s, assumed 1 s: 300% more")
+    assert line(told, "stall of a checkpoint")[0].endswith("4 s, assumed 1 s: 4 times that")
     # 0.9 for 1,000 GPU-hours are 172.8 for 1,000 days of nodes with 8 GPUs.
     assert "172.8, assumed 3.789" in line(told, "failures for 1,000 node-days")[0]
     assert line(told, "step time")[0].startswith("warn")
@@ -114,6 +114,39 @@ def test_a_job_without_a_plan_says_how_to_get_one(tmp_path: Path, capsys: pytest
     assert answer(["doctor", str(tmp_path / "gone.yaml")]) == 2
     bare.write_text("3")
     assert answer(["doctor", str(bare)]) == 2
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "says"),
+    [
+        ("layout: {tensor: 2", "layout: {tensor: 0", "layout.tensor"),
+        ("layout: {tensor: 2", "layout: {tensor: 3", "layout"),
+        ("gpus: 16", "gpus: 24", "layout"),
+        ("layout:", "lay:", "lay"),
+        ("stepSeconds", "stepSecs", "expects"),
+    ],
+)
+def test_a_plan_that_somebody_has_changed_is_refused(
+    job: Path, written: str, instead: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert written in job.read_text()
+    job.write_text(job.read_text().replace(written, instead))
+    assert answer(["doctor", str(job)]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_what_a_watchdog_says_that_cannot_be_is_not_divided_by(
+    job: Path, watchdog: FakeWatchdog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    none = tuple(MeasuredRate(each.check, 0.0, 0.0, "n1", 1) for each in RATES)
+    watchdog.answers["GET status"] = (200, a_status(world_size=16, step_time_s=0.0, rates=none))
+    watchdog.answers["GET nodes"] = (200, ())
+    watchdog.answers["GET /v1/fleet"] = (200, FleetReport(1.0, all=Rate("all", 0, 1e5, 0.0, 0.0, 0.001)))
+    capsys.readouterr()
+    assert answer(["doctor", str(job), "--state-dir", str(tmp_path / "state")]) == 0
+    told = lines(capsys)
+    assert len(told) == 2, told
+    assert line(told, "failures for 1,000 node-days")[0].startswith("ok"), "fewer than assumed"
 
 
 def test_a_plan_can_be_asked_again_from_its_job(job: Path, capsys: pytest.CaptureFixture[str]) -> None:

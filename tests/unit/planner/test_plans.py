@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from msgspec.structs import replace
 from published_runs import A100, BLOOM, H100, LLAMA3, PUBLISHED, gpt
 
@@ -253,6 +254,16 @@ def test_a_question_that_is_wrong_is_refused_by_its_field(tmp_path: Path, text: 
     with pytest.raises(InvalidInput) as refused:
         question_of(read_sections(file), tmp_path)
     assert refused.value.problems[0].field.startswith(field)
+
+
+def test_numbers_inside_a_section_are_read_as_people_write_them_too() -> None:
+    given = yaml.safe_load(
+        "model: {layers: 2, hidden: 64, heads: 4, ffn: 256, vocab: 1e3}\n"
+        "cluster: {gpu: {name: own, bf16: 1e15, memory: 8e10, memory_rate: 3e12, nvlink: 4e11}, gpus: 8}\n"
+        "training: {sequence: 128, batch: 8}\n"
+    )
+    question = question_of(given, Path())
+    assert (question.cluster.gpu.bf16, question.model.vocab) == (1e15, 1000)
 
 
 def test_the_machine_balance_is_that_of_the_data_sheet() -> None:

@@ -1,13 +1,18 @@
+from collections.abc import Iterator
+
 import msgspec
 import pytest
-from pastrun import POLICY, PastRun, past_run
+from pastrun import JOB, POLICY, PastRun, past_run
 from smallfleet import small_live
 
-from holdfast.api.errors import InvalidInput
-from holdfast.api.event import ClockTicked, InterventionRequested, JobSubmitted
+from holdfast.api.errors import InvalidInput, Unavailable
+from holdfast.api.event import ClockTicked, InterventionRequested, JobSubmitted, Journaled
 from holdfast.api.finding import FindingKind
 from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.policy import CheckpointInterval
+from holdfast.cli.simulation import journal
+from holdfast.cli.target import Target
+from holdfast.cli.watchdogclient import Origin
 from holdfast.simulator.comparison import Side
 from holdfast.simulator.fault import Symptom
 from holdfast.simulator.outcome import LostTo
@@ -122,3 +127,43 @@ def test_another_policy_is_worse_only_beyond_noise_and_beyond_the_error(
     assert found.says == says
     assert found.comparison is not None
     assert found.comparison.of("lost_minutes").change.mean == pytest.approx(3 * (new_s - old_s) / 120)
+
+
+class FarRun:
+    """A job at a watchdog whose journal begins behind the line `first`."""
+
+    def __init__(self, run: PastRun, first: int, *, state: bytes | None = None, gap: int = 0) -> None:
+        self.job, self._run, self._first, self._state, self._gap = JOB, run, first, state, gap
+
+    def origin(self) -> Origin:
+        state = brain.initial(JOB)
+        for line in self._run.lines[: self._first]:
+            state = turn(brain, state, line.event, line.at).state
+        return Origin(self._first, 0.0, msgspec.msgpack.encode(state) if self._state is None else self._state)
+
+    def journal(self, after: int) -> Iterator[Journaled]:
+        return iter(self._run.lines[after + self._gap :])
+
+    def source(self) -> "FarRun":
+        return self
+
+    def client(self) -> "FarRun":
+        return self
+
+
+def test_a_run_of_a_watchdog_is_read_from_where_its_journal_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = past_run()
+    half = len(run.lines) // 2
+    for first in (0, half):
+        monkeypatch.setattr(journal, "open_site", lambda target, first=first: FarRun(run, first))
+        assert list(journal.journal_of(Target())) == list(run.replayed())[first:]
+
+
+def test_a_journal_that_cannot_be_read_on_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for far, says in (
+        (FarRun(past_run(), 5, gap=1), "compacted while it was read"),
+        (FarRun(past_run(), 5, state=b"\xc1"), "of another version"),
+    ):
+        monkeypatch.setattr(journal, "open_site", lambda target, far=far: far)
+        with pytest.raises(Unavailable, match=says):
+            list(journal.journal_of(Target()))

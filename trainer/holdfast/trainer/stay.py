@@ -24,6 +24,7 @@ from torch._C._distributed_c10d import Store
 
 from holdfast.api.checkpoint import Standing
 from holdfast.api.control import Assignment
+from holdfast.api.errors import InvalidInput, Problem
 from holdfast.trainer.across import Across
 from holdfast.trainer.group import RoundGroup
 from holdfast.trainer.profiling import Profiling
@@ -98,8 +99,12 @@ class Stay:
         return self.later or self.assignment
 
     def go_on(self, later: Assignment) -> None:
-        """The group goes on as `later`. What waits for groups that cannot answer in the older round is freed."""
+        """The group goes on as `later`. What waits for groups that cannot answer in the older round is freed.
+        What is no newer changes nothing.
+        """
         with self._news:
+            if later.round <= self.newest.round:
+                return
             self.later = later
             self._news.notify_all()
         self.tend()
@@ -118,14 +123,20 @@ class Stay:
                 self.later = None
 
     def await_newest(self, is_meant: Callable[[Assignment], bool], timeout_s: float | None = None) -> bool:
-        """Wait for a part that is meant; False when none came in time. Raises RoundEnded with the round's end."""
+        """Wait for a part that is meant; False: none came in time. Raises RoundEnded when the round is over."""
         with self._news:
             found = self._news.wait_for(lambda: self.is_over or is_meant(self.newest), timeout_s)
         self.check()
         return found
 
     def completed(self) -> None:
-        """A step is complete. Raises RoundEnded when the round is over."""
+        """A step is complete. Raises RoundEnded when the round is over, and InvalidInput when it has replica
+        groups and the script knows nothing of them: each would train a model of its own.
+        """
+        if self.across is None and self.assignment.group is not None:
+            fix = "average the gradients with holdfast.trainer.Replicas, or leave that field out of the job"
+            size = self.assignment.group.size // self.assignment.local_size
+            raise InvalidInput(Problem("parallelism.replicaGroupNodes", size, fix))
         if self.profiling is not None and self.profiling.completed():
             self.profiling = None
         self.check()

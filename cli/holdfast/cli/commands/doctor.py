@@ -80,7 +80,7 @@ def _examine_job(file: Path, target: Target) -> Sequence[Finding]:
         return [Finding(Level.WARN, "plan", f"{file} carries no layout that was planned", fix)]
     namespace, name = split_job(job, "")
     try:
-        source = open_site(replace(target, job=f"{target.namespace or namespace}/{name}", namespace=None)).source()
+        source = open_site(replace(target, job=f"{target.namespace or namespace}/{name}")).source()
         truth, unread = truth_of(source, question, layout)
     except (Unavailable, InvalidInput) as error:
         fix = "start it, or say where it is (--state-dir, --watchdog, --namespace); ask again when it trains"

@@ -9,9 +9,9 @@ class Disk:
     """Commits as (round, step), in order of time. `fence` is the highest round that ever began.
 
     `there` are the steps that can be restored, and whether every rank was finite when each was saved, as its
-    manifest says; `rounds` which round committed them. With `keep` as many stay, the newest ones, besides the newest
-    that is healthy and the newest that is `verified`. Without it nothing is deleted before something was saved that
-    is not healthy: then the newest `KEEP` stay, and the newest that is healthy.
+    manifest says; `rounds` which round committed them. With `keep` as many stay, the newest ones, besides the
+    newest that is healthy and the newest that is `verified`. Without it nothing is deleted before something was
+    saved that is not healthy: then the newest `KEEP` stay, and the newest that is healthy.
     """
 
     def __init__(self, keep: int | None = None) -> None:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 REPEATED_MESSAGES = 4
 NEVER_ANSWERS = 0.05
-VERDICTS = (0.9, 0.04, 0.06)  # passed, failed, unknown
 
 
 class Worker(Enum):
@@ -352,7 +351,7 @@ class SimulatedMember:
     def _answer(self, wanted: TestWanted) -> None:
         if not self.alive or self._wanted_test is not wanted:
             return
-        verdict = Verdict.PASSED if self.world.sound else self.world.draw.choices(tuple(Verdict), VERDICTS)[0]
+        verdict = self.world.verdict_of(self)
         if self.round is not None:
             verdict = Verdict.UNKNOWN  # a round came between
         checks: tuple[CheckResult, ...] = ()
@@ -378,7 +377,7 @@ class SimulatedMember:
     # workers
 
     def kill_worker(self, local: int, error: str = "", *, signal: int = 9) -> None:
-        """A worker dies of `error`, or by the signal; the launcher says so at once, its peers notice a little later."""
+        """A worker dies of `error`, or by the signal; the launcher says so at once, its peers a little later."""
         round, world = self.round, self.world
         if not self.alive or round is None or self.entered != round.number or self.workers[local] is Worker.DEAD:
             return

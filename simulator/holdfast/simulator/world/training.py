@@ -1,7 +1,7 @@
-"""What the workers of a round do together: start when all are there, train in lockstep, stand still when one is not.
+"""What the workers of a round do together: start when all are there, train in lockstep, stall when one is not.
 
-Here is what does not depend on the resolution: who is in a round, where it begins, what is saved. How steps are made
-is for who fills `_stand`: each of them (`steps.py`), or as many as time makes.
+Here is what does not depend on the resolution: who is in a round, where it begins, what is saved. How steps are
+made is for who fills `_stand`: each of them (`steps.py`), or as many as time makes.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ One seed is one schedule. Time is a heap of things due; nothing sleeps and nothi
 their order like TCP does, break at any moment, and lose what was under way; a launcher that reconnects repeats
 what it cannot know to have arrived. A message may be late, never reordered within its connection.
 
-Training and what memory holds of it come in two resolutions, step by step (`steps.py`) or as arithmetic; all else is
-the same for two nodes and for twelve thousand, but for who is in sight (`SimulatedMember`).
+Training and what memory holds of it come in two resolutions, step by step (`steps.py`) or as arithmetic; all else
+is the same for two nodes and for twelve thousand, but for who is in sight (`SimulatedMember`).
 """
 
 import heapq
@@ -18,6 +18,7 @@ from holdfast.api.membership import SaveWanted
 from holdfast.api.plan import NodeState, Plan, PodState
 from holdfast.api.policy import Policy
 from holdfast.api.round import Desired, Round
+from holdfast.api.selftest import Verdict
 from holdfast.api.status import JobPhase
 from holdfast.simulator.world.cluster import Cluster, Supplied
 from holdfast.simulator.world.disk import Disk
@@ -35,6 +36,7 @@ from holdfast.watchdog.senses import SensesFor
 from holdfast.watchdog.store.store import Store
 
 BEGINS_AT: Final = 1000.0
+VERDICTS: Final = (0.9, 0.04, 0.06)  # passed, failed, unknown
 
 
 class World:
@@ -139,6 +141,10 @@ class World:
         """The watchdog pushes a desired state over every connection."""
         for member in list(self.members.values()):
             member.show(desired)
+
+    def verdict_of(self, member: SimulatedMember) -> Verdict:
+        """What a self-test says of the member's devices."""
+        return Verdict.PASSED if self.sound else self.draw.choices(tuple(Verdict), VERDICTS)[0]
 
     def watched(self, round: Round) -> list[SimulatedMember]:
         """The members of the round of which somebody would hear that a collective of theirs failed."""

@@ -137,7 +137,9 @@ def is_ready(group: ReplicaGroup, members: Sequence[Member | None]) -> bool:
 
 def waits_at_the_door(state: JobState) -> bool:
     """Whether a group that was being formed is ready, so that it can train."""
-    return state.round is not None and any(
+    if state.round is None or not state.forming:
+        return False
+    return any(
         not group.trains and is_ready(group, [state.member(share.member) for share in shares])
         for group, shares in by_group(state.round)
     )
@@ -155,12 +157,14 @@ def next_overdue(state: JobState, policy: Policy) -> float | None:
 
 def not_ready(state: JobState, policy: Policy, now: float) -> Finding | None:
     """That a group which is being formed is not ready in time."""
-    round_ = state.round
+    round_ = state.round if state.forming else None
     for group, shares in by_group(round_) if round_ is not None else ():
         began_at = state.forming.get(group.epoch, math.inf)
         if group.trains or now < began_at + policy.startup_timeout_s:
             continue
         late = [each for each in shares if not is_ready(group, [state.member(each.member)])]
+        if not late:
+            continue
         subject, *also = [Subject(state.job, node=each.node, member=each.member) for each in late]
         says = f"replica group of round {group.epoch} is not ready after {policy.startup_timeout_s:.0f} s"
         return Finding(

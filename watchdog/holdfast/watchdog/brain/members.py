@@ -143,8 +143,8 @@ def entered_together(state: JobState, event: Event, now: float) -> Step:
 def _entered(state: JobState, entries: Sequence[MemberEntered], now: float) -> Step:
     current = [each for each in entries if state.round is not None and each.round == state.round.number]
     if not current:
-        says = f"{in_words(each.member for each in entries)} entered round {max(each.round for each in entries)}"
-        return ignore(state, f"{says}, which is over")
+        number = max(each.round for each in entries)
+        return ignore(state, f"{in_words(each.member for each in entries)} entered round {number}, which is over")
     number = current[0].round
     # What was lost is counted at the round's first step, once; replica groups that go on lost nothing.
     if not state.progressed and state.round is not None and not state.round.goes_on:

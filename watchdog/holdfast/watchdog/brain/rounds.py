@@ -18,6 +18,7 @@ from holdfast.watchdog.brain.groups import (
     is_in_groups,
     partition,
     regrouped,
+    waits_at_the_door,
 )
 from holdfast.watchdog.brain.incidents import act
 from holdfast.watchdog.brain.linktests import ask_for_links, links_bar, links_due
@@ -93,7 +94,7 @@ def _without_the_broken(state: JobState, policy: Policy, recovery: Recovery, now
     if round_ is None or not is_in_groups(state):
         return None
     waits = now < recovery.not_before and not recovery.incidents and not recovery.leaves
-    if waits and state.members.absent().isdisjoint(state.ranked()):
+    if waits and not waits_at_the_door(state) and state.members.absent().isdisjoint(state.ranked()):
         return stay(state)
     grouping = regrouped(state, policy, recovery, seated(state, policy), now)
     if grouping is None:
