@@ -7,6 +7,8 @@ Sources: https://arxiv.org/abs/2001.08361 (6 N D), https://arxiv.org/abs/2204.02
 model FLOPs utilization)
 """
 
+from collections.abc import Iterator
+
 import msgspec
 
 from holdfast.api.errors import InvalidInput, Problem
@@ -66,6 +68,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.experts is not None:
             wrong += positive(self.experts, "model.experts", ("count", "active", "ffn"))
             wrong += not_negative(self.experts, "model.experts", ("shared", "dense_layers", "domains"))
+            wrong += self._odd_experts(self.experts)
         if self.latent is not None:
             wrong += positive(self.latent, "model.latent", self.latent.__struct_fields__)
         if not wrong and not self.head and self.hidden % self.heads:
@@ -118,6 +121,15 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Of a layer, the mean of all of them."""
         return (self._with(active=active) - self.embedding_parameters) / self.layers
 
+    @property
+    def routed_parameters(self) -> float:
+        """Of a layer's routed experts, the mean of all layers: what expert parallelism shares."""
+        if (experts := self.experts) is None:
+            return 0.0
+        matrices = 3 if self.gated else 2
+        of_layer = experts.count * matrices * self.hidden * experts.ffn
+        return of_layer * (self.layers - experts.dense_layers) / self.layers
+
     def attention_flops(self, sequence: int, *, causal: bool = False) -> float:
         """Forward, per token and layer: scores and their product with the values, among a sequence's tokens."""
         width = self.head_width
@@ -130,6 +142,13 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Forward and backward, as model FLOPs utilization counts them: nothing that is computed twice."""
         attention = self.layers * self.attention_flops(sequence, causal=causal)
         return 6.0 * self.matmul_parameters + 3.0 * attention
+
+    def _odd_experts(self, experts: Experts) -> Iterator[Problem]:
+        if experts.active > experts.count:
+            yield Problem("model.experts.active", experts.active, f"give at most the count ({experts.count})")
+        if experts.dense_layers > self.layers:
+            fix = f"give at most the model's layers ({self.layers})"
+            yield Problem("model.experts.dense_layers", experts.dense_layers, fix)
 
     def _with(self, *, active: bool) -> int:
         matrices = 3 if self.gated else 2

@@ -8,9 +8,10 @@ from holdfast.planner import batch, bubble, checkpoint, loader, spot, tokens
 from holdfast.planner.cluster import reach_of
 from holdfast.planner.layout import Recompute, Schedule
 from holdfast.planner.memory import SOURCE as ACTIVATIONS
-from holdfast.planner.memory import activation_bytes_per_layer, end_layers, in_flight
+from holdfast.planner.memory import activation_bytes_per_layer, end_layers, in_flight, layer_on_gpu
 from holdfast.planner.plan import Option, Question
 from holdfast.planner.quantity import Quantity
+from holdfast.planner.step import with_links
 
 replace = msgspec.structs.replace
 SAMPLED_BATCH = 64
@@ -32,18 +33,23 @@ def _balance(question: Question, option: Option) -> Iterator[Quantity]:
 
 
 def _batches(question: Question, option: Option) -> Iterator[Quantity]:
-    cluster, training, layout = question.cluster, question.training, option.layout
+    model, cluster, training, layout = question.model, question.cluster, question.training, option.layout
     ranks = layout.shared_by
     if ranks > 1:
-        reach = reach_of(cluster, ranks, layout.tensor)
+        reach = reach_of(with_links(cluster, question.reached), ranks, layout.tensor)
         fp8 = training.fp8 and cluster.gpu.fp8
         flops = (cluster.gpu.fp8 if fp8 else cluster.gpu.bf16) * question.reached.matmul
         least = batch.fsdp_tokens(flops, reach.rate, ranks, layout.recompute)
-        says = f"FLOP/s reached over {reach.rate:.3g} bytes/s of a ring of {ranks}; the layout has "
+        says = f"FLOP/s reached over {reach.rate:.3g} bytes/s of a ring of {ranks}; "
+        if model.experts is not None:
+            moved = layer_on_gpu(model, layout) * layout.tensor / model.layer_parameters(active=True)
+            least *= moved
+            says += f"x {moved:.3g} parameters moved for each that a token uses; "
+        says += "the layout has "
         says += f"{layout.micro_batch * training.sequence // layout.context} in a micro-batch"
         yield Quantity("tokens of a GPU from which on FSDP hides", least, "tokens", says, batch.HIDES)
     if training.tokens:
-        best = batch.best_tokens(question.model, training.sequence, training.tokens)
+        best = batch.best_tokens(model, training.sequence, training.tokens)
         mine = training.batch * training.sequence
         says = f"0.292 C^0.3271; the question has {mine:.4g}"
         yield Quantity("batch that trains best", best, "tokens", says, batch.DEEPSEEK)

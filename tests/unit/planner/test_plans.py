@@ -21,7 +21,7 @@ from holdfast.planner.memory import (
 from holdfast.planner.model import Model
 from holdfast.planner.plan import Option, Question, plan, reasons
 from holdfast.planner.questionfile import question_of, read_sections
-from holdfast.planner.step import Efficiency, Run, step_time
+from holdfast.planner.step import Efficiency, Run, step_time, with_links
 
 LLAMA_8B = Model("8B", layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256)
 TRAINING = Training(sequence=8192, batch=512, tokens=1e12)
@@ -134,7 +134,8 @@ def test_groups_that_share_parameters_gather_near_and_reduce_far() -> None:
     near = replace(whole, shards=8)
     shows = "data-parallel exchange that shows"
     bytes_ = 2.0 * LLAMA_8B.parameters
-    expected = 3 * gather_s(bytes_, reach_of(slow, 8, 1)) + reduce_s(bytes_ / 8, reach_of(slow, 8, 8))
+    joined = with_links(slow, Efficiency())
+    expected = 3 * gather_s(bytes_, reach_of(joined, 8, 1)) + reduce_s(bytes_ / 8, reach_of(slow, 8, 8))
     assert part(Run(LLAMA_8B, near, slow, small), shows) == pytest.approx(expected, rel=0.01)
     assert part(Run(LLAMA_8B, near, slow, small), shows) < part(Run(LLAMA_8B, whole, slow, small), shows)
     kept = [memory_of(LLAMA_8B, each, small).of[2].value for each in (whole, near)]
