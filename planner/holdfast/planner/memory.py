@@ -91,7 +91,8 @@ def _attention_bytes(model: Model, *, again: bool) -> float:
     Source: https://arxiv.org/abs/2412.19437 (section 3.2.3: norms and up-projections are computed again)
     """
     if (latent := model.latent) is not None:
-        compressed = latent.query_rank + latent.kv_rank + latent.rope
+        query = latent.query_rank or model.heads * (latent.nope + latent.rope)
+        compressed = query + latent.kv_rank + latent.rope
         whole = model.heads * (2 * (latent.nope + latent.rope) + latent.value)
         return 2.0 * (compressed if again else compressed + whole) + 2.0 * model.heads * latent.value
     width = model.heads * model.head_width

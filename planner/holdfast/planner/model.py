@@ -30,7 +30,8 @@ class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Latent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Multi-head latent attention: the ranks that queries and keys with values are compressed to, and head widths.
+    """Multi-head latent attention: the ranks that queries and keys with values are compressed to (of queries 0:
+    they are not), and head widths.
 
     Source: https://arxiv.org/abs/2405.04434 (section 2.1)
     """
@@ -70,7 +71,8 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             wrong += not_negative(self.experts, "model.experts", ("shared", "dense_layers", "domains"))
             wrong += self._odd_experts(self.experts)
         if self.latent is not None:
-            wrong += positive(self.latent, "model.latent", self.latent.__struct_fields__)
+            wrong += positive(self.latent, "model.latent", ("kv_rank", "rope", "nope", "value"))
+            wrong += not_negative(self.latent, "model.latent", ("query_rank",))
         if not wrong and not self.head and self.hidden % self.heads:
             wrong.append(
                 Problem("model.heads", self.heads, f"give a divisor of hidden ({self.hidden}), or `head`")
@@ -89,7 +91,9 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def attention_parameters(self) -> int:
         """Of one layer's attention."""
         if (latent := self.latent) is not None:
-            query = self.hidden * latent.query_rank + latent.query_rank * self.heads * (latent.nope + latent.rope)
+            width = self.heads * (latent.nope + latent.rope)
+            rank = latent.query_rank
+            query = self.hidden * rank + rank * width if rank else self.hidden * width
             kv = self.hidden * (latent.kv_rank + latent.rope)
             kv += latent.kv_rank * self.heads * (latent.nope + latent.value)
             return query + kv + self.heads * latent.value * self.hidden
