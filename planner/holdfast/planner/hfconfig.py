@@ -171,8 +171,9 @@ def _dense_layers(config: Mapping[str, object], layers: int) -> int:
     listed = config.get("mlp_only_layers") or []
     if not isinstance(listed, list) or not all(isinstance(each, int) for each in listed):
         raise InvalidInput(Problem("--model: mlp_only_layers", listed, "give a list of layers"))
+    named: set[int] = set(listed)
     sparse = max(0, layers // step - first // step)
-    return layers - sparse + sum(first <= each < layers and not (each + 1) % step for each in set(listed))
+    return layers - sparse + sum(first <= each < layers and not (each + 1) % step for each in named)
 
 
 def _latent(config: Mapping[str, object]) -> Latent | None:

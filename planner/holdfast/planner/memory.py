@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from holdfast.planner.gpu import Gpu
 from holdfast.planner.layout import Layout, Recompute, Schedule, Sharding, Training
 from holdfast.planner.model import Model
 from holdfast.planner.quantity import Quantity, total
@@ -22,6 +23,11 @@ SOURCE: Final = "https://arxiv.org/abs/2205.05198"
 ZERO: Final = "https://arxiv.org/abs/1910.02054"
 # Kernels' workspaces, communication buffers and what the allocator cannot use: of the GPU's memory.
 RESERVED: Final = 0.06
+
+
+def room_of(gpu: Gpu) -> float:
+    """Bytes of a GPU that a run can fill."""
+    return gpu.memory * (1.0 - RESERVED)
 
 
 def gpu_parameters(model: Model, layout: Layout) -> float:

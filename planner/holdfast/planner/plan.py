@@ -10,7 +10,7 @@ import msgspec
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.planner.cluster import Cluster
 from holdfast.planner.layout import Layout, Misfit, Recompute, Schedule, Sharding, Training, misfits
-from holdfast.planner.memory import RESERVED, memory_of
+from holdfast.planner.memory import memory_of, room_of
 from holdfast.planner.model import Model
 from holdfast.planner.quantity import Quantity, shown
 from holdfast.planner.reliability import (
@@ -129,7 +129,7 @@ def judge(layout: Layout, question: Question, effective: float) -> Option | Reje
     model, cluster, training = question.model, question.cluster, question.training
     if (misfit := next(misfits(layout, model, cluster, training), None)) is not None:
         return Rejected(layout, misfit)
-    memory, room = memory_of(model, layout, training), cluster.gpu.memory * (1.0 - RESERVED)
+    memory, room = memory_of(model, layout, training), room_of(cluster.gpu)
     if memory.value > room:
         most = max(memory.of, key=lambda each: each.value)
         says = f"it takes {shown(memory.value, 'bytes')} of {shown(room, 'bytes')} a GPU"

@@ -48,7 +48,8 @@ def read_sections(path: Path) -> Sections:
         documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise InvalidInput(Problem("FILE", str(path), f"give a file that can be read: {error.strerror}")) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    # What YAML has tags and dates for ends in errors that are not its own.
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
         raise InvalidInput(Problem("FILE", str(path), f"give YAML: {' '.join(str(error).split())}")) from None
     jobs = [each for each in documents if isinstance(each, dict) and each.get("kind") == "TrainingJob"]
     given = _carried(path, jobs[0]) if jobs else documents[0] if len(documents) == 1 else None
@@ -99,6 +100,8 @@ def _carried(path: Path, job: Mapping[str, object]) -> Mapping[str, object]:
             f"give a job that `holdfast plan --write` wrote (with the annotation {PLAN_ANNOTATION}), or a question"
         )
         raise InvalidInput(Problem("FILE", str(path), fix))
+    if "config" in found.get("model", {}):  # whoever wrote the annotation would have a file of ours read
+        raise InvalidInput(Problem("model.config", found["model"]["config"], "give the numbers of the model"))
     return found
 
 

@@ -227,6 +227,32 @@ def test_the_job_of_a_plan_is_one_that_is_accepted() -> None:
     assert least * 8 % (4 * 3) == 0, "12 ranks of a model fill 3 nodes of 8"
 
 
+def test_a_job_shrinks_to_no_fewer_nodes_than_its_state_fits_in() -> None:
+    large = Model("70B", layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28672, vocab=128256)
+    question = Question(large, Cluster(H100, 512), Training(sequence=8192, batch=1024))
+    found = plan(question, {"tensor": 1, "pipeline": 1, "context": 8})
+    best = found.options[0]
+    assert best.layout.sharding is Sharding.PARAMETERS
+    least = read_trainingjob(dict(job_of(question, found, best, "gpt"))).spec.nodes.min
+    held = [
+        memory_of(large, replace(best.layout, data=nodes * 8 // 8), question.training).value / H100.memory
+        for nodes in (least - 1, least)
+    ]
+    assert held[0] > 0.94 >= held[1]
+    assert 1 < least < 64
+
+
+def test_a_job_s_annotation_names_no_file_to_be_read(tmp_path: Path) -> None:
+    secret, job = tmp_path / "secret.json", tmp_path / "job.yaml"
+    secret.write_text("{}")
+    plan_text = yaml.safe_dump({"model": {"config": str(secret)}})
+    job.write_text(
+        yaml.safe_dump({"kind": "TrainingJob", "metadata": {"annotations": {"holdfast.dev/plan": plan_text}}})
+    )
+    with pytest.raises(InvalidInput, match=r"model\.config"):
+        read_sections(job)
+
+
 def test_a_question_is_read_from_yaml_with_numbers_as_people_write_them(tmp_path: Path) -> None:
     file = tmp_path / "question.yaml"
     file.write_text(
@@ -257,6 +283,9 @@ def test_a_question_is_read_from_yaml_with_numbers_as_people_write_them(tmp_path
         ("cluster: {gpu: A100-80GB, gpus: 8, colour: red}", "cluster"),
         ("training: {sequence: 8}", "training"),
         ("model: {config: x.json, layers: 3}", "model"),
+        ("training: {sequence: 2024-13-45, batch: 8}", "FILE"),
+        ("training: {sequence: !!bool soon, batch: 8}", "FILE"),
+        ("training: {sequence: !!timestamp soon, batch: 8}", "FILE"),
     ],
 )
 def test_a_question_that_is_wrong_is_refused_by_its_field(tmp_path: Path, text: str, field: str) -> None:
