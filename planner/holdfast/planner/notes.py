@@ -126,8 +126,13 @@ def _spot(question: Question, option: Option) -> Iterator[Quantity]:
     given, price, nodes = question.spot, question.cluster.price, question.cluster.nodes
     if given is None:
         return
+    written_s = 0.0
+    if (storage := question.cluster.storage) is not None:
+        written_s = checkpoint.written_s(checkpoint.checkpoint_bytes(question.model, question.training), storage)
+    saved = given.notice_s >= max(written_s, question.reliability.save_s)
+    if not saved:
+        given = replace(given, notice_s=0.0)
     value = spot.spot_share(nodes, question.reliability, given)
-    saved = given.notice_s >= question.reliability.save_s
     says = (
         "a restart for each interruption" if saved else "no checkpoint fits the notice: half an interval is lost"
     )

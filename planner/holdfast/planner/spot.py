@@ -35,7 +35,7 @@ class Spot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def spot_share(nodes: int, given: Reliability, spot: Spot) -> float:
     """The share of time that trains on spot nodes."""
-    if spot.notice_s < given.save_s:
+    if not spot.notice_s or spot.notice_s < given.save_s:
         both = replace(given, rate=given.rate + spot.interruptions)
         return effective_share(nodes, both, save_every_s(nodes, both).value).value
     alone = on_demand_share(nodes, given)

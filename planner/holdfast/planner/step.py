@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.api.errors import InvalidInput
 from holdfast.planner.bounds import positive
-from holdfast.planner.bubble import INTERLEAVED, bubble_passes
+from holdfast.planner.bubble import bubble_formula, bubble_passes
 from holdfast.planner.cluster import Cluster, reach_of
 from holdfast.planner.collective import SOURCE as RING
 from holdfast.planner.collective import exchange_s, gather_s, reduce_s, send_s
@@ -111,7 +111,7 @@ def _stage_pass(run: Run, reached: Efficiency, layers: float, *, logits: bool) -
     model, layout, cluster, training = run
     tokens = layout.micro_batch * training.sequence / layout.context
     times, score_times = passes(layout, flash=training.flash)
-    rate = (cluster.gpu.fp8 if training.fp8 and cluster.gpu.fp8 else cluster.gpu.bf16) * reached.matmul
+    rate = _matmul_rate(run, reached)
     plain_rate = cluster.gpu.bf16 * reached.matmul
     scores_rate = cluster.gpu.bf16 * reached.flash if training.flash else plain_rate
     linear = 2.0 * tokens * model.layer_parameters(active=True) / layout.tensor
@@ -132,6 +132,11 @@ def _stage_pass(run: Run, reached: Efficiency, layers: float, *, logits: bool) -
     )
 
 
+def _matmul_rate(run: Run, reached: Efficiency) -> float:
+    gpu = run.cluster.gpu
+    return (gpu.fp8 if run.training.fp8 and gpu.fp8 else gpu.bf16) * reached.matmul
+
+
 def step_time(run: Run, reached: Efficiency) -> Quantity:
     """Seconds of one step, with their parts."""
     run = run._replace(cluster=with_links(run.cluster, reached))
@@ -142,22 +147,20 @@ def step_time(run: Run, reached: Efficiency) -> Quantity:
     # What is exchanged for each micro-batch hides behind it, what is once a step behind the last backward pass.
     beside = one.whole * (count if layout.sharding > Sharding.OPTIMIZER else 2.0 / 3.0)
     waits = max(0.0, exchanged - (HIDES * beside if layout.overlap else 0.0))
+    each = f", x {count} micro-batches"
+    rate, memory = _matmul_rate(run, reached), cluster.gpu.memory_rate * reached.memory
+    formula, source = bubble_formula(layout)
     again = "6" if layout.recompute is Recompute.FULL else "4"
     parts = [
-        ("matmuls", one.matmul * count, "FLOP of a micro-batch over the rate reached, x micro-batches", ""),
-        ("memory-bound kernels", one.memory * count, "bytes read and written over the memory's rate", ""),
-        ("tensor-parallel collectives", one.tensor * count, f"{again} all-reduces a layer", RING),
-        ("context-parallel collectives", one.context * count, "keys and values gathered", RING),
-        ("expert-parallel exchange", one.expert * count, "tokens to their experts and back", RING),
-        ("pipeline hand-over", _pipeline_s(run) * count, "activations to the next stage and back", RING),
-        (
-            "pipeline bubble",
-            one.whole * count * bubble,
-            f"{bubble:.3g} of the time computed: (P-1)/M",
-            INTERLEAVED,
-        ),
+        ("matmuls", one.matmul * count, f"FLOP of a micro-batch at {rate:.3g} a second{each}", ""),
+        ("memory-bound kernels", one.memory * count, f"bytes moved at {memory:.3g} a second{each}", ""),
+        ("tensor-parallel collectives", one.tensor * count, f"{again} all-reduces a layer{each}", RING),
+        ("context-parallel collectives", one.context * count, f"keys and values gathered{each}", RING),
+        ("expert-parallel exchange", one.expert * count, f"tokens to their experts and back{each}", RING),
+        ("pipeline hand-over", _pipeline_s(run) * count, f"activations to the next stage and back{each}", RING),
+        ("pipeline bubble", one.whole * count * bubble, f"{bubble:.3g} of the time computed: {formula}", source),
         ("data-parallel exchange that shows", waits, f"{exchanged:.3g} s less what computing hides", FSDP),
-        ("optimizer", _optimizer_s(run, reached), "its state read and written", ""),
+        ("optimizer", _optimizer_s(run, reached), f"its state moved at {memory:.3g} bytes a second", ""),
     ]
     if cluster.storage:
         parts.append(_loader(run, sum(value for _, value, _, _ in parts)))
