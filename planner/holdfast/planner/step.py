@@ -250,13 +250,12 @@ def _expert_s(run: Run) -> float:
 
 
 def _pipeline_s(run: Run) -> float:
-    """A micro-batch's activations to the next stage and their gradients back, for each chunk. Stages are farthest
-    apart: neighbours are the ranks that share layers, sequences and state.
-    """
+    """A micro-batch's activations to the next stage and their gradients back, for each chunk."""
     model, layout, cluster, training = run
     if layout.pipeline == 1:
         return 0.0
-    rate = cluster.gpu.nvlink if layout.gpus <= cluster.domain else cluster.network
+    within = layout.tensor * layout.context * layout.pipeline <= cluster.domain
+    rate = cluster.gpu.nvlink if within else cluster.network
     bytes_ = 2.0 * layout.micro_batch * training.sequence / layout.context * model.hidden / layout.tensor
     return 2.0 * layout.chunks * send_s(bytes_, rate, cluster.latency_s)
 

@@ -107,13 +107,3 @@ def test_experts_that_no_model_has_are_refused(wrong: dict[str, int], field: str
 def test_whatever_goes_over_nvlink_goes_at_the_rate_that_is_reached(layout: Layout, name: str) -> None:
     run = Run(SHARED, layout, Cluster(H100, 8, latency_s=0, nvlink_latency_s=0), TRAINING)
     assert part(run, name, Efficiency(links=0.4)) == pytest.approx(2 * part(run, name, Efficiency(links=0.8)))
-
-
-def test_stages_that_are_in_other_nodes_hand_over_by_the_network() -> None:
-    training = Training(sequence=4096, batch=64)
-    slow, fast = (
-        part(Run(WIDE, Layout(pipeline=8, data=data), Cluster(H100, 8 * data), training), "pipeline hand-over")
-        * data
-        for data in (8, 1)
-    )
-    assert slow > 5 * fast
