@@ -25,7 +25,7 @@ def job_of(question: Question, plan: Plan, option: Option, name: str) -> Mapping
         "processesPerNode": min(cluster.per_node, cluster.gpus),
         "parallelism": {"tensor": layout.tensor, "context": layout.context, "pipeline": layout.pipeline},
         "utilization": {
-            "gigaflopsPerToken": round(question.model.flops_per_token(training.sequence) / 1e9, 3),
+            "gigaflopsPerToken": float(f"{question.model.flops_per_token(training.sequence) / 1e9:.6g}"),
             "peakTeraflopsPerGpu": cluster.gpu.bf16 / 1e12,
         },
     }

@@ -242,6 +242,15 @@ def test_a_job_shrinks_to_no_fewer_nodes_than_its_state_fits_in() -> None:
     assert 1 < least < 64
 
 
+def test_the_job_of_a_toy_has_its_flop_too() -> None:
+    toy = Model("toy", layers=1, hidden=2, heads=1, ffn=2, vocab=2)
+    question = Question(toy, Cluster(H100, 8), Training(sequence=128, batch=8))
+    found = plan(question)
+    told = read_trainingjob(dict(job_of(question, found, found.options[0], "toy"))).spec.utilization
+    assert told is not None
+    assert told.gigaflops_per_token * 1e9 == pytest.approx(toy.flops_per_token(128), rel=1e-5)
+
+
 def test_a_job_s_annotation_names_no_file_to_be_read(tmp_path: Path) -> None:
     secret, job = tmp_path / "secret.json", tmp_path / "job.yaml"
     secret.write_text("{}")
