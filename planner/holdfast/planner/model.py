@@ -131,8 +131,14 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if (experts := self.experts) is None:
             return 0.0
         matrices = 3 if self.gated else 2
-        of_layer = experts.count * matrices * self.hidden * experts.ffn
-        return of_layer * (self.layers - experts.dense_layers) / self.layers
+        return experts.count * matrices * self.hidden * experts.ffn * self.sparse_share
+
+    @property
+    def sparse_share(self) -> float:
+        """Of the layers those that have experts."""
+        if self.experts is None:
+            return 0.0
+        return (self.layers - self.experts.dense_layers) / self.layers
 
     def attention_flops(self, sequence: int, *, causal: bool = False) -> float:
         """Forward, per token and layer: scores and their product with the values, among a sequence's tokens."""

@@ -112,9 +112,20 @@ def question_of(sections: Mapping[str, Mapping[str, object]], folder: Path) -> Q
         cluster=_cluster(dict(sections.get("cluster", {}))),
         training=_part("training", sections.get("training", {}), Training),
         reliability=_part("reliability", sections.get("reliability", {}), Reliability),
-        reached=_part("reached", sections.get("reached", {}), Efficiency),
+        reached=_reached(sections.get("reached", {})),
         spot=_part("spot", sections["spot"], Spot) if "spot" in sections else None,
     )
+
+
+def _reached(given: Mapping[str, object]) -> Efficiency:
+    """Of a question: what was measured may exceed a data sheet, what is assumed may not."""
+    reached = _part("reached", given, Efficiency)
+    shares = {name: getattr(reached, name) for name in reached.__struct_fields__}
+    if wrong := [
+        Problem(f"reached.{name}", each, "give a share of at most 1") for name, each in shares.items() if each > 1
+    ]:
+        raise InvalidInput(*wrong)
+    return reached
 
 
 def _model(given: dict[str, object], folder: Path) -> Model:

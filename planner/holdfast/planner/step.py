@@ -120,7 +120,7 @@ def _stage_pass(run: Run, reached: Efficiency, layers: float, *, logits: bool) -
     if logits:
         matmul += 3.0 * 2.0 * tokens * model.vocab * model.hidden / layout.tensor / plain_rate
     memory = _memory_bound_s(run, reached) * layers
-    expert = _expert_s(run) * layers
+    expert = _expert_s(run) * layers * model.sparse_share
     if layout.overlap_experts:
         expert = max(0.0, expert - HIDES * (matmul + memory))
     return Pass(

@@ -292,6 +292,7 @@ def test_a_question_is_read_from_yaml_with_numbers_as_people_write_them(tmp_path
         ("cluster: {gpu: A100-80GB, gpus: 8, colour: red}", "cluster"),
         ("training: {sequence: 8}", "training"),
         ("model: {config: x.json, layers: 3}", "model"),
+        ("reached: {matmul: 56}", "reached.matmul"),
         ("training: {sequence: 2024-13-45, batch: 8}", "FILE"),
         ("training: {sequence: !!bool soon, batch: 8}", "FILE"),
         ("training: {sequence: !!timestamp soon, batch: 8}", "FILE"),
