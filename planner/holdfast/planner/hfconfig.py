@@ -15,10 +15,10 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     "hidden": ("hidden_size", "n_embd", "n_embed", "d_model"),
     "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
-    "kv_heads": ("num_key_value_heads",),
+    "kv_heads": ("num_key_value_heads", "multi_query_group_num"),
     "head": ("head_dim",),
     "ffn": ("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
-    "vocab": ("vocab_size",),
+    "vocab": ("vocab_size", "padded_vocab_size"),
     "count": ("n_routed_experts", "num_local_experts", "num_experts"),
     "active": ("num_experts_per_tok", "experts_per_token"),
     "expert_ffn": ("moe_intermediate_size",),
@@ -69,17 +69,21 @@ _TIED: Final = frozenset(
 _ENCODERS: Final = frozenset(
     {"bert", "roberta", "xlm-roberta", "distilbert", "albert", "electra", "deberta-v2", "modernbert"}
 )
-# Keys of layers that have something else in place of attention.
+# Keys of layers that have something else in place of attention, or each a shape of its own.
 _OTHER_LAYERS: Final = frozenset(
     {
         "mamba_d_state",
         "ssm_state_size",
         "mamba_num_heads",
         "attn_layer_period",
+        "attn_type_list",
         "linear_num_value_heads",
+        "linear_attn_config",
         "lru_width",
+        "block_configs",
     }
 )
+_ATTENTION: Final = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 
 
 def read_config(path: Path) -> Model:
@@ -102,6 +106,8 @@ def model_of(config: Mapping[str, object], name: str) -> Model:
     layers, hidden, heads, vocab = (_needed(config, each) for each in ("layers", "hidden", "heads", "vocab"))
     # GPT-like families leave it out where it is four times as wide.
     ffn = _number(config, "ffn") or (4 * hidden if family in _PLAIN else _needed(config, "ffn"))
+    if family == "qwen":  # the first of that name counts both matrices that a token's units go through
+        ffn //= 2
     positions = 0
     if family in _LEARNED_POSITIONS:
         positions = _int_of(config, ("n_positions", "max_position_embeddings")) or 0
@@ -125,6 +131,8 @@ def model_of(config: Mapping[str, object], name: str) -> Model:
 def _check(config: Mapping[str, object], family: str) -> None:
     """That it is a decoder whose layers all have attention: else every figure would be another model's."""
     other = sorted(_OTHER_LAYERS & config.keys())
+    if isinstance(kinds := config.get("layer_types"), list):
+        other += sorted({f"layers of {each}" for each in kinds if str(each) not in _ATTENTION})
     if family in _ENCODERS or config.get("is_encoder_decoder") is True or other:
         has = f"this one has {', '.join(other)}" if other else "this one is an encoder, or has one"
         raise InvalidInput(

@@ -131,6 +131,24 @@ DEEPSEEK_V2_LITE = {
     "vocab_size": 102400,
     "q_lora_rank": None,
 }
+GLM_4 = {
+    "model_type": "chatglm",
+    "hidden_size": 4096,
+    "ffn_hidden_size": 13696,
+    "num_attention_heads": 32,
+    "multi_query_attention": True,
+    "multi_query_group_num": 2,
+    "num_layers": 40,
+    "padded_vocab_size": 151552,
+}
+QWEN = {
+    "model_type": "qwen",
+    "hidden_size": 4096,
+    "intermediate_size": 22016,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "vocab_size": 151936,
+}
 MAVERICK = {
     **LLAMA,
     "model_type": "llama4_text",
@@ -174,6 +192,8 @@ del COMMAND_R["tie_word_embeddings"]
         pytest.param(GPT_NEO, 1.315, 1.315, id="GPT-Neo 1.3B: heads by a name of its own"),
         pytest.param(QWEN_MOE, 14.32, 2.69, id="Qwen1.5-MoE: a shared expert as wide as four"),
         pytest.param(DEEPSEEK_V2_LITE, 15.71, 2.66, id="DeepSeek-V2-Lite: queries not compressed"),
+        pytest.param(GLM_4, 9.40, 9.40, id="GLM-4 9B: groups and vocabulary by names of their own"),
+        pytest.param(QWEN, 7.72, 7.72, id="Qwen 7B: its width is that of two matrices"),
         pytest.param(MAVERICK, 400.7, 17.18, id="Llama 4 Maverick: every other layer dense"),
         pytest.param(COMMAND_R, 34.98, 34.98, id="Command R: tied where it does not say"),
     ],
@@ -217,6 +237,8 @@ def test_a_config_that_is_wrong_is_refused_by_its_key(changed: dict[str, object]
     [
         ({**LLAMA, "model_type": "jamba", "mamba_d_state": 16}, "mamba_d_state"),
         ({**LLAMA, "model_type": "bert"}, "encoder"),
+        ({**LLAMA, "layer_types": ["full_attention", "conv"]}, "layers of conv"),
+        ({**LLAMA, "layer_types": [{}]}, "layers of {}"),
         ({**LLAMA, "is_encoder_decoder": True}, "encoder"),
         ({"model_type": "gemma3", "text_config": LLAMA}, "text_config"),
         ({**QWEN_MOE, "shared_expert_intermediate_size": 1000}, "multiple of an expert's width"),
