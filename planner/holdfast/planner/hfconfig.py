@@ -159,8 +159,8 @@ def _experts(config: Mapping[str, object], ffn: int, layers: int) -> Experts | N
         width, shared = _int_of(config, ("intermediate_size",)) or ffn, 1
     else:
         width = _number(config, "expert_ffn") or ffn
-    if beside := _number(config, "shared_ffn"):
-        shared += round(beside / width)
+    if width and (beside := _number(config, "shared_ffn")):
+        shared += beside // width
         if beside % width:
             fix = f"give a multiple of an expert's width ({width})"
             raise InvalidInput(Problem(f"--model: {_NAMES['shared_ffn'][0]}", beside, fix))

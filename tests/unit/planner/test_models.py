@@ -242,6 +242,7 @@ def test_a_config_that_is_wrong_is_refused_by_its_key(changed: dict[str, object]
         ({**LLAMA, "is_encoder_decoder": True}, "encoder"),
         ({"model_type": "gemma3", "text_config": LLAMA}, "text_config"),
         ({**QWEN_MOE, "shared_expert_intermediate_size": 1000}, "multiple of an expert's width"),
+        ({**QWEN_MOE, "intermediate_size": 0, "moe_intermediate_size": 0}, "ffn"),
         ({**QWEN_MOE, "mlp_only_layers": "all"}, "mlp_only_layers"),
         ({**MIXTRAL, "num_experts_per_tok": 9}, "experts.active"),
     ],
