@@ -25,8 +25,8 @@ TESTS: Final = Path(__file__).parents[1] / "tests"
 sys.path += [str(TESTS / "servers"), str(TESTS / "sim"), str(TESTS / "unit" / "operator")]
 
 from operator_builders import NOW, OPTIONS, observed  # noqa: E402  from the tests' folders, on the path only now
+from smallworld import SmallWorld  # noqa: E402
 from vocabulary import flip_bit  # noqa: E402
-from world import World  # noqa: E402
 
 from holdfast.api.event import JobSubmitted  # noqa: E402
 from holdfast.api.policy import CorruptionPolicy  # noqa: E402
@@ -75,7 +75,7 @@ class WatchedJob:
     """A job whose watchdog is traced: of each call the walk, and what came of it."""
 
     def __init__(self) -> None:
-        self.world = World(SEED, sound=True)
+        self.world = SmallWorld(SEED, sound=True)
         self.found: Walk | None = None
         policy = msgspec.structs.replace(
             self.world.policy,
@@ -94,7 +94,7 @@ class WatchedJob:
         self.world.follow_plan()
         self.world.run(TRAINS_S)
 
-    def walk(self, cause: Callable[[World], None], ends: Callable[[Effect], bool]) -> Walk:
+    def walk(self, cause: Callable[[SmallWorld], None], ends: Callable[[Effect], bool]) -> Walk:
         """The walk of the first call after `cause` that `ends` in what is waited for."""
         plain = {door: getattr(Job, door) for door in DOORS}
         try:
@@ -127,7 +127,7 @@ def exit_to_round() -> Walk:
 
 
 def xid_to_eviction() -> Walk:
-    def raise_xid(world: World) -> None:
+    def raise_xid(world: SmallWorld) -> None:
         member = _training(world)
         member.report((XidRaised(f"GPU-{member.name}", 79, 0.01),))
 
@@ -172,7 +172,7 @@ def _is_round(effect: Effect) -> bool:
     return isinstance(effect, Show)
 
 
-def _training(world: World) -> Any:
+def _training(world: SmallWorld) -> Any:
     return next(each for each in world.members.values() if each.round is not None)
 
 

@@ -14,6 +14,7 @@ from holdfast.api.ledger import NOTHING, OF_STEPS
 from holdfast.api.plan import Plan
 from holdfast.api.round import Desired, Round, Tier
 from holdfast.api.status import JobPhase
+from holdfast.simulator.world.witness import Witness
 from holdfast.watchdog import brain
 from holdfast.watchdog.brain.ledger import microseconds
 from holdfast.watchdog.brain.roster import MemberState
@@ -23,10 +24,11 @@ from holdfast.watchdog.brain.status import status_of
 from holdfast.watchdog.brain.step import FAILED_RULE, turn
 
 if TYPE_CHECKING:
-    from nodememory import Image
-    from world import World
+    from smallworld import SmallWorld
 
+    from holdfast.simulator.world.nodememory import Image
     from holdfast.watchdog.brain.state import JobState
+    from holdfast.watchdog.brain.step import Effect
 
 USEFUL_SLACK_S = 1.0
 STATE_BYTES = 32_768
@@ -37,10 +39,10 @@ class Broken(AssertionError):
     """A promise was broken; carries what is needed to see it again."""
 
 
-class Invariants:
+class Invariants(Witness):
     """Checked by the world after every event."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SmallWorld) -> None:
         self.world = world
         self._newest = 0
         self._commits_seen = 0
@@ -55,8 +57,18 @@ class Invariants:
             story = "\n".join(self.world.log[-40:])
             raise Broken(f"seed {self.world.seed} at {self.world.now:.3f}: {says}\n{story}")
 
+    def decided(self, effects: tuple[Effect, ...]) -> None:
+        self.counted()
+
+    def reached(self, why: str | None) -> None:
+        self.require(why is None, f"no number is lost: {why}")
+
+    def leaves(self) -> None:
+        self.replay_equals_live()
+
     def shown(self, desired: Desired) -> None:
         """Desired states only grow; a round's members are distinct, and none is on an avoided node."""
+        self.world.note(f"shown {desired}")
         self.require(desired.number > self._newest, f"{desired.number} was shown after {self._newest}")
         self._newest = desired.number
         if isinstance(desired, Round):
@@ -119,12 +131,12 @@ class Invariants:
         self._fenced_rounds_never_commit()
         disk = self.world.disk
         self.require(not disk.had_healthy or any(disk.there.values()), "no healthy checkpoint is left on disk")
-        self._money_only_grows()
-        self._every_gpu_second_is_in_one_row()
         state = self.world.job.state
         if state is self._state:
-            return  # it cannot change: what held of it holds
+            return  # it cannot change: what held of it holds, and its ledger grows with time alone
         self._state = state
+        self._money_only_grows()
+        self._every_gpu_second_is_in_one_row()
         self._checkpoints_on_record_are_true()
         self._evictions_stay_within_budget()
         self._recovered_means_a_step()

@@ -2,14 +2,14 @@
 
 import msgspec
 import pytest
-from world import World
+from smallworld import SmallWorld
 
 from holdfast.api.policy import EvictionBudget
 from holdfast.api.status import JobPhase
 
 
-def a_world(nodes: int) -> World:
-    world = World(1, sound=True)
+def a_world(nodes: int) -> SmallWorld:
+    world = SmallWorld(1, sound=True)
     fields = {"nodes_min": nodes, "nodes_max": nodes, "spares": 0, "generation": 2, "preflight": None, "tensor": 1}
     world.submit(msgspec.structs.replace(world.policy, **fields, evictions=EvictionBudget()))
     world.run(60.0)

@@ -9,8 +9,8 @@ import traceback
 
 import pytest
 from invariants import Broken
+from smallworld import SmallWorld
 from vocabulary import FAULTS, PLANNED
-from world import World
 
 from holdfast.api.selftest import TestLevel
 
@@ -22,19 +22,19 @@ FULL_TEST_PATIENCE_S = 905.0
 LINKS_PATIENCE_S = 85.0  # two leads that are silent, one after the other
 
 
-def patience_s(world: World) -> float:
+def patience_s(world: SmallWorld) -> float:
     """For how long tests that nobody answers may keep a job waiting."""
     devices_s = 0.0 if world.policy.preflight is None else TEST_PATIENCE_S
     return devices_s + (0.0 if world.policy.links is None else LINKS_PATIENCE_S)
 
 
-def live_through(seed: int) -> World:
+def live_through(seed: int) -> SmallWorld:
     """One schedule: a job starts, faults fall on it, then it is left alone until everything must be well."""
-    world = World(seed)
+    world = SmallWorld(seed)
     world.run(10.0)
-    for _ in range(world.random.randint(1, FAULTS_MAX)):
-        world.run(world.random.choice((0.0, 0.05, 0.5, 3.0, 8.0)))
-        fault = world.random.choice(FAULTS)
+    for _ in range(world.draw.randint(1, FAULTS_MAX)):
+        world.run(world.draw.choice((0.0, 0.05, 0.5, 3.0, 8.0)))
+        fault = world.draw.choice(FAULTS)
         world.note(f"fault {fault.__name__}")
         fault(world)
     world.run(90.0 + patience_s(world))
@@ -44,15 +44,15 @@ def live_through(seed: int) -> World:
     return world
 
 
-def live_through_changes(seed: int) -> World:
+def live_through_changes(seed: int) -> SmallWorld:
     """One schedule without a fault: a job whose nodes are drained, whose pods are moved, that is suspended."""
-    world = World(seed, sound=True)
+    world = SmallWorld(seed, sound=True)
     world.run(20.0)
-    for _ in range(world.random.randint(1, 3)):
-        change = world.random.choice(PLANNED)
+    for _ in range(world.draw.randint(1, 3)):
+        change = world.draw.choice(PLANNED)
         world.note(f"change {change.__name__}")
         change(world)
-        world.run(world.random.choice((0.5, 30.0, 60.0)))
+        world.run(world.draw.choice((0.5, 30.0, 60.0)))
     world.run(120.0 + patience_s(world))
     world.invariants.settled()
     return world
@@ -86,7 +86,7 @@ def test_a_schedule_is_the_same_every_time_it_is_lived_through() -> None:
 
 
 def test_a_promise_that_is_broken_prints_its_seed() -> None:
-    world = World(3)
+    world = SmallWorld(3)
     with pytest.raises(Broken, match="seed 3"):
         world.invariants.require(False, "nothing holds")  # noqa: FBT003 - the promise under test
 

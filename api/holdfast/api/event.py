@@ -70,6 +70,12 @@ class MemberEntered(msgspec.Struct, frozen=True, tag=True):
     because: str = ""
 
 
+class MembersEntered(msgspec.Struct, frozen=True, tag=True):
+    """Members entered within moments of each other, in the order in which they said so: one line for all."""
+
+    entries: tuple[MemberEntered, ...]
+
+
 class MemberReady(msgspec.Struct, frozen=True, tag=True):
     """All local workers of the member wait at a step boundary for those of other groups. `epoch` is that of the
     replica group, as in `round.GroupSeat`.
@@ -280,6 +286,7 @@ Event = (
     | MemberDeparting
     | MemberLeft
     | MemberEntered
+    | MembersEntered
     | MemberReady
     | RoundBegan
     | MemberFinished
@@ -302,6 +309,17 @@ Event = (
     | ClockTicked
     | WatchdogStarted
 )
+
+
+def entries_of(event: Event) -> tuple[MemberEntered, ...]:
+    """Which members entered a round by the event, in order; nobody where it is about something else."""
+    match event:
+        case MemberEntered():
+            return (event,)
+        case MembersEntered(entries=entries):
+            return entries
+        case _:
+            return ()
 
 
 class Journaled(msgspec.Struct, frozen=True):

@@ -74,6 +74,9 @@ COMMANDS: Mapping[str, Command] = {
     "plan": Command(
         "holdfast.cli.commands.plan:plan_command", "Which layout of a model, how fast, how dear, before it runs."
     ),
+    "simulate": Command(
+        "holdfast.cli.commands.simulate:simulate", "What failures make of a job, under which policy."
+    ),
     "doctor": Command("holdfast.cli.commands.doctor:doctor", "Check an installation, or this machine."),
     "probe": Command("holdfast.cli.commands.doctor:probe", "Test the GPUs of this machine."),
     "audit": Command("holdfast.cli.commands.audit:audit", "Probe the model of a script before it trains."),

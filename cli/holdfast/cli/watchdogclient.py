@@ -102,6 +102,14 @@ class JournalPage(msgspec.Struct, frozen=True):
     compacted_at: float | None = None
 
 
+class Origin(msgspec.Struct, frozen=True):
+    """A job's state after the line `offset`, as msgpack: what the kept journal begins behind."""
+
+    offset: int
+    at: float
+    state: bytes
+
+
 class WatchdogClient:
     """One job at one watchdog. Every call raises as `Line.ask`, and Damaged when the answer is not understood."""
 
@@ -152,6 +160,10 @@ class WatchdogClient:
                 remark(gone_text(page.first, page.compacted_at))
             yield from page.lines
             onward = page.next_after
+
+    def origin(self) -> Origin:
+        """What the kept journal begins behind."""
+        return self._read("origin", Origin)
 
     def plan(self) -> Plan | None:
         plan: Plan | None = self._read("plan", Plan | None)  # type: ignore[arg-type]  # msgspec takes a union

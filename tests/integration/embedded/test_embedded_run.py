@@ -72,6 +72,16 @@ def test_a_killed_worker_and_a_lost_node_are_healed(tmp_path: Path) -> None:
     assert [each["verdict"] for each in again] == ["suspect"]
     replayed = holdfast("replay", "--state-dir", state)
     assert replayed.returncode == 0, replayed.stdout
+    # Lived through again in virtual time, as it was and under a policy of its own.
+    lived = holdfast(
+        "simulate", "--journal", state, "--policy", job, "--seeds", "2", "--workers", "1", "-o", "json"
+    )
+    assert lived.returncode == 0, lived.stderr
+    found = json.loads(lived.stdout)
+    assert (found["job"], found["happenings"], found["says"]) == ("default/toy", 2, "noise")
+    ettr = next(each for each in found["reproduced"] if each["name"] == "ettr")
+    assert 0.0 < ettr["really"] < 1.0
+    assert all(each["change"]["mean"] == 0.0 for each in found["comparison"]["differences"])
 
     assert_every_gpu_second_is_booked(state)
     told = json.loads(holdfast("status", "--state-dir", state, "-o", "json").stdout)

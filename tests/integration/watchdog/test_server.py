@@ -2,6 +2,7 @@
 
 import logging
 import socket
+from base64 import b64decode
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -245,6 +246,24 @@ async def test_a_launcher_may_come_before_its_job_is_submitted() -> None:
         await rig.until("/v1/jobs", lambda found: found)
         await rig.submit(policy_of(nodes=1))
         assert (await launcher.round_after(0)).world_size == 1
+
+
+async def test_launchers_that_all_are_others_when_the_watchdog_is_back_go_on_and_nobody_is_blamed() -> None:
+    store = MemoryStore()
+    async with rigged(store) as rig:
+        await rig.submit(policy_of(nodes=2))
+        peers = [await rig.launcher(name) for name in ("m1", "m2")]
+        shown = [await peer.enter() for peer in peers]
+        job = rig.watchdog.host(JOB).job
+        await rig.until("/v1/jobs", lambda _: all(each.entered_round for each in job.state.members))
+        rig.watchdog.stop()  # as if killed: it hears nothing of those that go after it
+    async with rigged(store) as rig:
+        peers = [await rig.launcher(name, boot="boot-2") for name in ("m1", "m2")]
+        again = [await peer.round_after(shown[0].number) for peer in peers]
+        assert [each.world_size for each in again] == [2, 2]
+        (found,) = (await rig.get(f"/v1/jobs/{JOB}/incidents"))[1]
+        assert (found["cause"], found["culprit"]) == ("lost while no watchdog was there", {"job": JOB})
+        assert rig.watchdog.host(JOB).job.state.suspicions == ()
 
 
 async def test_a_commit_counts_in_its_round_only() -> None:
@@ -601,6 +620,7 @@ class TestRequests:
             _, page = await rig.get(f"/v1/jobs/{JOB}/journal?after=0")
             assert [line["event"]["type"] for line in page["lines"]] == ["JobSubmitted"]
             assert (page["next_after"], page["first"], page["compacted_at"]) == (None, 1, None)
+            assert (await rig.get(f"/v1/jobs/{JOB}/origin"))[1]["offset"] == 0
             assert (await rig.get(f"/v1/jobs/{JOB}/journal?after=1"))[1]["lines"] == []
             assert (await rig.get(f"/v1/jobs/{JOB}/journal?after=-1"))[0] == 400
 
@@ -616,6 +636,10 @@ class TestRequests:
             _, page = await rig.get(f"/v1/jobs/{JOB}/journal?after=0")
             assert [line["offset"] for line in page["lines"]] == [3]
             assert (page["first"], page["compacted_at"] is None) == (3, False)
+            _, origin = await rig.get(f"/v1/jobs/{JOB}/origin")
+            kept = store.earlier(JOB)
+            assert kept is not None
+            assert (origin["offset"], b64decode(origin["state"])) == (kept.offset, kept.state)
 
     async def test_metrics_are_text_for_prometheus(self) -> None:
         async with rigged() as rig:

@@ -20,6 +20,7 @@ from holdfast.api.event import (
     MemberEntered,
     MemberJoined,
     MemberLeft,
+    MembersEntered,
     MemberTested,
     NodeChanged,
     NodeDeparting,
@@ -91,6 +92,7 @@ class Chance:
         return self.draw.choice(
             [
                 MemberEntered(self.node(), number, self.draw.random() < 0.9),
+                MembersEntered(tuple(MemberEntered(self.node(), number, reentrant=True) for _ in range(3))),
                 RestoreReported(number, self.draw.choice([None, 0, 40, 60])),
                 RoundProgressed(number, step),
                 CheckpointRecorded(number, step, "/ckpt", self.draw.choice([None, state.save_count])),

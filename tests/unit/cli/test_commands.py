@@ -61,7 +61,8 @@ def test_the_names_of_the_commands_are_the_promised_ones() -> None:
             "resize",
             "skip-batches",
         ),
-        *("plan", "doctor", "probe", "audit", "watchdog", "operator", "agent", "completion", "version"),
+        *("plan", "simulate"),
+        *("doctor", "probe", "audit", "watchdog", "operator", "agent", "completion", "version"),
     ]
 
 
@@ -104,6 +105,11 @@ OPTIONS = {
     "plan": [
         *("--model", "--gpu", "--gpus", "--price", "--sequence", "--batch", "--tokens"),
         *("--layout", "--top", "--explain", "--write", "-o", "--output"),
+    ],
+    "simulate": [
+        *("--preset", "--presets", "--nodes", "--spares", "--days", "--price", "--set", "--seeds", "--first-seed"),
+        *("--compare", "--sweep", "--by", "--journal", "--policy", "--plot", "--workers", "--cluster"),
+        *("-o", "--output", "-j", "--job", *PLACE),
     ],
     "ssh": ["--hosts", "--state-dir", "--fresh", "--address", "--python", "--ssh", "--simulate-gpus"],
     "demo": ["--text", "--steps", "--state-dir", "--plain", "--console", "--no-console"],

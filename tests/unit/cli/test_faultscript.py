@@ -25,6 +25,7 @@ from holdfast.api.event import (
     MemberFinished,
     MemberJoined,
     MemberLeft,
+    MembersEntered,
     MemberTested,
     MemberWarmed,
     NodeChanged,
@@ -270,7 +271,15 @@ BROUGHT_ABOUT_BY: dict[type, tuple[Deed, ...]] = {
 }
 # What every run tells of, and what only a cluster does.
 ORDINARY = {
-    *(JobSubmitted, MemberWarmed, MemberEntered, MemberFinished, CheckpointRecorded, RestoreReported),
+    *(
+        JobSubmitted,
+        MemberWarmed,
+        MemberEntered,
+        MembersEntered,
+        MemberFinished,
+        CheckpointRecorded,
+        RestoreReported,
+    ),
     *(StorageListed, RunRecorded, RoundProgressed, RoundBegan, InterventionRequested, ClockTicked, PodChanged),
     FleetReviewed,  # takes weeks of many jobs
 }

@@ -106,6 +106,7 @@ class Job:
         self.extent = Extent()  # of the journal, when the newest snapshot was written
         self._saved_offset = START
         self._saved_bytes = 0
+        self._wakeup_of: tuple[JobState | None, float | None] = None, None
         self._tick_was_idle = False
         self._retry_at = 0.0  # while the store refuses: when to ask it again
 
@@ -209,7 +210,7 @@ class Job:
         if self.stopped is not None:
             return ()
         events = list(self.senses.elapse(now)) if self.senses else []
-        wakeup = self._brain.next_wakeup(self.state)
+        wakeup = self._brain_wakeup()
         if wakeup is not None and wakeup <= now:
             events.append(ClockTicked())
         if self.trouble is not None and not self._waiting and now >= self._retry_at:
@@ -223,7 +224,7 @@ class Job:
         """When to call `elapse`, or None."""
         if self.stopped is not None:
             return None
-        wakeups = [self._brain.next_wakeup(self.state), self.senses.next_wakeup() if self.senses else None]
+        wakeups = [self._brain_wakeup(), self.senses.next_wakeup() if self.senses else None]
         if self.trouble is not None:
             wakeups.append(self._retry_at)
         soonest = min((at for at in wakeups if at is not None), default=None)
@@ -231,6 +232,12 @@ class Job:
         if soonest is not None and soonest <= now and self._tick_was_idle:
             return now + STORE_RETRY_S
         return soonest
+
+    def _brain_wakeup(self) -> float | None:
+        """When the brain wants to be woken. It depends on the state alone, and is asked for with every message."""
+        if self._wakeup_of[0] is not self.state:
+            self._wakeup_of = self.state, self._brain.next_wakeup(self.state)
+        return self._wakeup_of[1]
 
     def save(self, now: float) -> None:
         """Write a snapshot. A failure is noted; the journal has it all."""

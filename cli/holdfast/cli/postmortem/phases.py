@@ -6,7 +6,7 @@ from statistics import median
 
 import msgspec
 
-from holdfast.api.event import Journaled, MemberEntered, RoundProgressed
+from holdfast.api.event import Journaled, RoundProgressed, entries_of
 from holdfast.api.incident import Incident, IncidentState, Rung
 
 
@@ -58,7 +58,7 @@ def _healing(incident: Incident, journal: Sequence[Journaled], decided: float) -
     entered = [
         line.at
         for line in journal
-        if isinstance(line.event, MemberEntered) and line.event.round == incident.recovered_round
+        if any(each.round == incident.recovered_round for each in entries_of(line.event))
     ]
     ended = incident.recovered_at
     before = [at for at in entered if ended is None or at <= ended]

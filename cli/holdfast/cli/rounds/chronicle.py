@@ -8,9 +8,11 @@ from holdfast.api.event import (
     Journaled,
     MemberEntered,
     MemberJoined,
+    MembersEntered,
     RestoreReported,
     RoundProgressed,
     RunRecorded,
+    entries_of,
 )
 from holdfast.api.runmanifest import RunManifest
 
@@ -44,10 +46,11 @@ def rounds_of(journal: Sequence[Journaled]) -> tuple[RoundTold, ...]:
         match line.event:
             case MemberJoined(member=name, local_size=size):
                 sizes[name] = size
-            case MemberEntered(member=name, round=number):
-                if number not in found:
-                    found[number] = RoundTold(number, line.at, manifest=manifest)
-                members.setdefault(number, set()).add(name)
+            case MemberEntered() | MembersEntered():
+                for each in entries_of(line.event):
+                    if each.round not in found:
+                        found[each.round] = RoundTold(each.round, line.at, manifest=manifest)
+                    members.setdefault(each.round, set()).add(each.member)
             case RunRecorded(round=number, manifest=manifest) if number in found:
                 found[number] = msgspec.structs.replace(found[number], manifest=manifest)
             case RestoreReported(round=number, step=step) if number in found:

@@ -13,10 +13,12 @@ from holdfast.api.event import (
     Journaled,
     MemberEntered,
     MemberJoined,
+    MembersEntered,
     PodChanged,
     RestoreReported,
     RoundProgressed,
     RunRecorded,
+    entries_of,
 )
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.plan import Plan, PodState
@@ -160,8 +162,9 @@ class Known(msgspec.Struct, frozen=True, dict=True):
             match line.event:
                 case MemberJoined(member=name, local_size=size):
                     sizes[name] = size
-                case MemberEntered(member=name, round=number):
-                    rounds.setdefault(number, (line.at, set()))[1].add(name)
+                case MemberEntered() | MembersEntered():
+                    for each in entries_of(line.event):
+                        rounds.setdefault(each.round, (line.at, set()))[1].add(each.member)
         return [
             (at, number, sum(sizes[name] for name in members))
             for number, (at, members) in sorted(rounds.items())

@@ -41,6 +41,7 @@ from holdfast.watchdog.brain.linktests import answered
 from holdfast.watchdog.brain.nodes import advanced, avoid, keep_away, take_back
 from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.plan import missed
+from holdfast.watchdog.brain.planned import measured
 from holdfast.watchdog.brain.remedies import remedy_of
 from holdfast.watchdog.brain.reputation import is_of_the_node
 from holdfast.watchdog.brain.roster import MemberState
@@ -72,6 +73,7 @@ from holdfast.watchdog.brain.step import (
     stay,
 )
 from holdfast.watchdog.brain.stragglers import suspected
+from holdfast.watchdog.brain.unwatched import nobodys
 from holdfast.watchdog.wording import in_words
 
 # Of members that are suspect while the job waits; the full test would keep everybody waiting for ten minutes.
@@ -150,7 +152,7 @@ def lost(state: JobState, finding: Finding, now: float) -> Step:
     if news - ranked:
         step = rankless_lost(state, _about(finding, news - ranked), now)
     if ranked:
-        step = step.then(heal, _about(finding, ranked), now)
+        step = step.then(heal, nobodys(step.state, _about(finding, ranked)), now)
     return step.prefixed((Dismiss(tuple(sorted(news)), finding.cause),))
 
 
@@ -426,6 +428,7 @@ def tested(state: JobState, event: Event, now: float) -> Step:
         for each in links:
             step = step.then(found, FindingMade(each), now)
         return step
+    state = measured(state, member.node, event.checks)
     asked_in = state
     # Devices of one node that differ are Unknown to the node itself; what others of their kind computed may tell.
     state, against, doubted = compared(state, member.node, event.checks)

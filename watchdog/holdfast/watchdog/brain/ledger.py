@@ -159,9 +159,9 @@ class Ledger(msgspec.Struct, frozen=True):
         first = self.first_round_at if self.first_round_at is not None else now
         return msgspec.structs.replace(self, first_round_at=first, entered=0, told=Parts())
 
-    def enter(self) -> "Ledger":
-        """The ledger once one more member has entered the newest round."""
-        return msgspec.structs.replace(self, entered=self.entered + 1)
+    def enter(self, members: int) -> "Ledger":
+        """The ledger once so many more members have entered the newest round."""
+        return msgspec.structs.replace(self, entered=self.entered + members)
 
     def follow(self, holding: Holding, now: float) -> "Ledger":
         """The ledger once that is held.

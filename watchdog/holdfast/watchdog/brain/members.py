@@ -6,7 +6,7 @@ back. A deletion excuses no node that is not ready, and nobody who only fell sil
 deleted too, after the fact.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
@@ -19,6 +19,7 @@ from holdfast.api.event import (
     MemberJoined,
     MemberLeft,
     MemberReady,
+    MembersEntered,
     MemberWarmed,
     NodeChanged,
     PodChanged,
@@ -42,6 +43,8 @@ from holdfast.watchdog.brain.rounds import owe
 from holdfast.watchdog.brain.selftests import barred, begin, examine
 from holdfast.watchdog.brain.state import Departure, DepartureCause, JobState, Recovery
 from holdfast.watchdog.brain.step import Pardon, Reason, Step, changed, ignore, stay
+from holdfast.watchdog.brain.unwatched import nobodys
+from holdfast.watchdog.wording import in_words
 
 
 def joined(state: JobState, event: Event, now: float) -> Step:
@@ -55,7 +58,7 @@ def joined(state: JobState, event: Event, now: float) -> Step:
     if restarted and known is not None and known.standing is not MemberState.LOST and has_workers:
         # One that comes back as another process has lost its workers, whether or not its end was seen.
         seen = Evidence("member connection", f"{known.name} joined again as another process", now)
-        after = heal(state, _loss(state, known, "launcher restarted", seen), now)
+        after = heal(state, nobodys(state, _loss(state, known, "launcher restarted", seen)), now)
         return after.then(joined, event, now)
     member = Member(
         name=event.member,
@@ -128,31 +131,48 @@ def warmed(state: JobState, event: Event, now: float) -> Step:
 def entered(state: JobState, event: Event, now: float) -> Step:
     """All workers of the member run in a round."""
     assert isinstance(event, MemberEntered)
-    if state.round is None or event.round != state.round.number:
-        return ignore(state, f"{event.member} entered round {event.round}, which is over")
+    return _entered(state, (event,), now)
+
+
+def entered_together(state: JobState, event: Event, now: float) -> Step:
+    """All workers of several members run in a round: as one after the other, with one change of the roster."""
+    assert isinstance(event, MembersEntered)
+    return _entered(state, event.entries, now)
+
+
+def _entered(state: JobState, entries: Sequence[MemberEntered], now: float) -> Step:
+    current = [each for each in entries if state.round is not None and each.round == state.round.number]
+    if not current:
+        number = max(each.round for each in entries)
+        return ignore(state, f"{in_words(each.member for each in entries)} entered round {number}, which is over")
+    number = current[0].round
     # What was lost is counted at the round's first step, once; replica groups that go on lost nothing.
-    if not state.progressed and not state.round.goes_on:
-        known = [step for step in (state.fault_step, event.last_step) if step is not None]
+    if not state.progressed and state.round is not None and not state.round.goes_on:
+        lasts = [each.last_step for each in current if each.last_step is not None]
+        known = [*lasts, *([] if state.fault_step is None else [state.fault_step])]
         # Reports come once a second: a step that was complete before the fault is no progress since.
-        high = max(state.high_step, event.last_step or 0)
+        high = max([state.high_step, *lasts])
         state = changed(state, fault_step=max(known, default=None), high_step=high)
-    state = changed(state, publishes=state.publishes or event.reentrant)
-    member = state.member(event.member)
-    if member is not None and member.entered_round != event.round:
-        state = changed(state, ledger=state.ledger.enter())
-    after = _with_member(
-        state,
-        event.member,
-        entered_round=event.round,
-        reentrant=event.reentrant,
-        reentry=event.reentry,
-        because=event.because,
-    )
+    state = changed(state, publishes=state.publishes or any(each.reentrant for each in current))
+    changes: dict[str, Member] = {}
+    new = 0
+    for each in current:
+        if (member := changes.get(each.member) or state.member(each.member)) is None:
+            continue
+        new += member.entered_round != number
+        changes[each.member] = msgspec.structs.replace(
+            member, entered_round=number, reentrant=each.reentrant, reentry=each.reentry, because=each.because
+        )
+    if not changes:
+        return ignore(state, f"{in_words(each.member for each in current)} is not a member")
+    ledger = state.ledger.enter(new) if new else state.ledger
+    after = changed(state, members=state.members.replaced(changes.values()), ledger=ledger)
+    reason = Reason("member changed", f"{in_words(changes)} entered round {number}")
     broken = state.recovery is not None and bool(state.recovery.incidents)
-    if broken or state.progressed or not runs_unseen(after.state):
-        return after
-    began = moved(after.state, Turn.TRAINS, progressed=True, reason=f"running in round {event.round}")
-    return Step(began, after.effects, Reason("entered", f"every worker runs in round {event.round}"))
+    if broken or state.progressed or not runs_unseen(after):
+        return Step(after, (), reason)
+    began = moved(after, Turn.TRAINS, progressed=True, reason=f"running in round {number}")
+    return Step(began, (), Reason("entered", f"every worker runs in round {number}"))
 
 
 def ready(state: JobState, event: Event, now: float) -> Step:

@@ -184,6 +184,12 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         by_name[name] = member = msgspec.structs.replace(self.by_name[name], **fields)
         return self._followed_by(by_name, [(self.by_name[name], member)])
 
+    def replaced(self, members: Iterable[Member]) -> "Roster":
+        """With these in the places of the known members of their names; for many this is one copy."""
+        after = {member.name: member for member in members}
+        changes: list[Change] = [(self.by_name[name], member) for name, member in after.items()]
+        return self._followed_by({**self.by_name, **after}, changes)
+
     def lost(self, names: Iterable[str]) -> "Roster":
         """With those of these members that are known no longer there."""
         return self.standing(names, MemberState.LOST)

@@ -242,6 +242,7 @@ ROUTES = (
     Route("GET", f"{JOB}/stacks", jobs.stacks, GET_JOB),
     Route("GET", f"{JOB}/profile", jobs.profiled, GET_JOB),
     Route("GET", f"{JOB}/journal", jobs.journal, GET_JOB),
+    Route("GET", f"{JOB}/origin", jobs.origin, GET_JOB),
     Route("GET", f"{JOB}/bulletin", bulletins.bulletin, GET_JOB),
     Route("GET", f"{JOB}/logs", jobs.logs, GET_LOG),
     Route("POST", f"{JOB}/interventions", jobs.intervene, Role.OPERATE),

@@ -18,11 +18,13 @@ from holdfast.api.intervention import InterventionRequest, InterventionState
 from holdfast.api.policy import Policy
 from holdfast.api.status import Hearing, JobStatus, NodeStatus, RankStatus
 from holdfast.api.telemetry import GpuHealth, GpuSample
+from holdfast.watchdog import brain
 from holdfast.watchdog.access.auth import Role
 from holdfast.watchdog.access.readership import GET_JOB, GET_LOG, Read
 from holdfast.watchdog.brain.reputation import namespace_of
 from holdfast.watchdog.brain.requests import is_another
 from holdfast.watchdog.brain.status import status_of, with_trouble
+from holdfast.watchdog.journal.replay import oldest
 from holdfast.watchdog.server.answer import CALLER, READERSHIP, Handler, NotFound, answer
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.identity import check_job
@@ -165,6 +167,12 @@ async def journal(request: web.Request) -> web.Response:
     more = bool(lines) and lines[-1].offset < host.job.offset
     next_after = lines[-1].offset if more else None
     return answer(JournalPage(tuple(lines), next_after, extent.first, extent.compacted_at))
+
+
+async def origin(request: web.Request) -> web.Response:
+    """The state that the kept journal begins behind: from it on its lines lead to what is shown."""
+    host, store = hosted(request), request.app[WATCHDOG].store
+    return answer(oldest(store, host.job.name, brain=brain).snapshot())
 
 
 async def logs(request: web.Request) -> web.Response:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
-from conditions import NodeConditions
 
 from holdfast.api.event import (
     MemberDeparting,
@@ -23,31 +22,48 @@ from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Closed, Desired, Round
 from holdfast.api.selftest import TOPOLOGY, BadLink, CheckResult, Judged, TestWanted, Verdict
 from holdfast.api.telemetry import NodeEvent, NodeReport, NonFinite, ProcessState, RankSample
+from holdfast.simulator.world.cluster import Supplied
+from holdfast.simulator.world.conditions import NodeConditions
 from holdfast.watchdog.detectors.detector import CollectiveBroke, Exited, Heard, Left, Reported
 
 if TYPE_CHECKING:
-    from world import World
+    from holdfast.simulator.world.world import World
 
 REPEATED_MESSAGES = 4
 NEVER_ANSWERS = 0.05
-VERDICTS = (0.9, 0.04, 0.06)  # passed, failed, unknown
 
 
 class Worker(Enum):
     RUNNING = "running"
     STOPPED = "stopped"
+    STUCK = "stuck"  # it runs, and does not get to where the others wait
     DEAD = "dead"
 
 
-class SimulatedMember:
-    """One node. Everything it says travels over a connection that keeps order and can break."""
+STATES: Final = {
+    Worker.RUNNING: ProcessState.RUNNING,
+    Worker.STOPPED: ProcessState.STOPPED,
+    Worker.STUCK: ProcessState.RUNNING,
+    Worker.DEAD: ProcessState.GONE,
+}
+# Where a worker is in its step when nobody makes one; who waits for others does so in the backward pass.
+PHASES: Final = {Worker.STUCK: Phase.FORWARD}
 
-    def __init__(self, world: World, name: str, *, is_misfit: bool = False) -> None:
-        """`is_misfit`: its GPUs share no NVLink domain as large as the job asks for."""
+
+class SimulatedMember:
+    """One node. Everything it says travels over a connection that keeps order and can break.
+
+    `in_sight`: its agent reports and its launcher beats every second. Who is not in sight does and says the same
+    but for that: nobody hears of what is as it should be.
+    """
+
+    def __init__(self, world: World, given: Supplied, *, in_sight: bool = True) -> None:
         self.world = world
-        self.is_misfit = is_misfit
-        self.conditions = NodeConditions(f"GPU-{name}")
-        self.name = self.node = name
+        self.is_misfit = given.misfit
+        self.name, self.node, self.rack = given.member, given.node, given.rack
+        self.conditions = NodeConditions(f"GPU-{self.name}")
+        self.in_sight = in_sight
+        self._sight = 0  # grows with every time that it comes into sight or goes
         self.boot = "1"
         self.alive = False
         self.warm = False
@@ -82,14 +98,37 @@ class SimulatedMember:
 
     # life
 
-    def start(self, delay_s: float) -> None:
+    def start(self, delay_s: float, *, warm: bool = False) -> None:
+        """Its launcher runs after that time, and can start workers at once if it is `warm`."""
+
         def begin() -> None:
             self.alive = True
             self.connect()
-            self.world.after(self.world.jitter(0.0, 1.0), self.report)
-            self.world.after(self.world.jitter(1.0, 3.0), self.become_warm)
+            if self.in_sight:
+                self._tell_every_second()
+            if not warm:
+                self.world.after(self.world.tempo.warm_s(), self.become_warm)
 
+        self.warm = warm
         self.world.after(delay_s, begin)
+
+    def come_in_sight(self) -> None:
+        """From now on somebody looks."""
+        if not self.in_sight:
+            self.in_sight = True
+            if self.alive:
+                self._tell_every_second()
+
+    def go_out_of_sight(self) -> None:
+        """Nobody looks any more."""
+        self.in_sight, self._sight = False, self._sight + 1
+
+    def _tell_every_second(self) -> None:
+        self._sight += 1
+        sight = self._sight
+        self.world.after(self.world.draw.uniform(0.0, 1.0), lambda: self._report_on(sight))
+        if connection := self.connection:
+            self.world.after(self.world.draw.uniform(0.0, 1.0), lambda: self._beat_on(sight, connection))
 
     def become_warm(self) -> None:
         if self.alive:
@@ -101,6 +140,7 @@ class SimulatedMember:
         if self.alive:
             self.alive = False
             self.workers = []
+            self.world.training.changed(self)
             self.disconnect(told=not self.silent)
 
     def restart_launcher(self) -> None:
@@ -110,7 +150,8 @@ class SimulatedMember:
         self.disconnect(told=True)
         self.boot = str(int(self.boot) + 1)
         self.held, self.entered, self.workers, self.step, self._recent = None, None, [], None, []
-        self.world.after(self.world.jitter(0.05, 2.0), self.connect)
+        self.world.training.changed(self)
+        self.world.after(self.world.draw.uniform(0.05, 2.0), self.connect)
 
     # the connection
 
@@ -119,7 +160,7 @@ class SimulatedMember:
         if not self.alive or self.connection:
             return
         if not world.up or self.silent:
-            world.after(world.jitter(0.05, 0.5), self.connect)
+            world.after(world.tempo.reconnect_s(), self.connect)
             return
         self._connections += 1
         self.connection, self._epoch, self._arrives = self._connections, world.epoch, world.now
@@ -148,7 +189,9 @@ class SimulatedMember:
         self.send(arrive)
         for message in self._recent[-REPEATED_MESSAGES:]:
             self.send(message)
-        world.after(1.0, self.beat)
+        if self.in_sight:
+            sight, connection = self._sight, self.connection
+            world.after(1.0, lambda: self._beat_on(sight, connection))
 
     def disconnect(self, *, told: bool = False) -> None:
         """The connection is gone, with all that was under way. `told`: the watchdog sees it close."""
@@ -156,14 +199,14 @@ class SimulatedMember:
         if had and told and not self._has_left:
             self.world.closed(self.name)
         if self.alive:
-            self.world.after(self.world.jitter(0.05, 0.3), self.connect)
+            self.world.after(self.world.tempo.reconnect_s(), self.connect)
 
     def send(self, arrive: Callable[[], None]) -> None:
         """Deliver to the watchdog a little later, in order, unless the connection breaks first."""
         connection, world = self.connection, self.world
         if not connection or self.silent:
             return
-        self._arrives = max(self._arrives, world.now) + world.jitter(0.0005, 0.02)
+        self._arrives = max(self._arrives, world.now) + world.tempo.message_s()
 
         def deliver() -> None:
             if world.up and self._epoch == world.epoch and self.connection == connection:
@@ -177,10 +220,10 @@ class SimulatedMember:
         self._recent = [*self._recent, arrive][-16:]
         self.send(arrive)
 
-    def beat(self) -> None:
-        if self.alive and self.connection:
+    def _beat_on(self, sight: int, connection: int) -> None:
+        if self.alive and connection and (sight, connection) == (self._sight, self.connection):
             self.send(lambda: None)
-            self.world.after(1.0, self.beat)
+            self.world.after(1.0, lambda: self._beat_on(sight, connection))
 
     def partition(self, seconds: float) -> None:
         """Nothing passes for a while; afterwards the old connection proves dead."""
@@ -221,30 +264,35 @@ class SimulatedMember:
             if self.alive and not self.silent and self.connection == connection and connection:
                 self.obey(desired)
 
-        self.world.after(self.world.jitter(0.0005, 0.02), arrive)
+        self.world.after(self.world.tempo.message_s(), arrive)
 
     def obey(self, desired: Desired) -> None:
         """A greater number is obeyed, anything else is old news."""
         if self.held is not None and desired.number <= self.held.number:
             return
         self.held, self.entered = desired, None
+        self.world.training.changed(self)
         if isinstance(desired, Closed):
             self.workers = []
         elif self.round is None and self.ending_at is not None:
             self.leave()
         elif self.round is not None:
-            self.world.after(self.world.jitter(0.02, 0.3), lambda: self.enter(desired.number))
+            self.world.after(self.world.tempo.enter_s(self.round), lambda: self.enter(desired.number))
 
     def enter(self, number: int) -> None:
         world, round = self.world, self.round
-        if not self.alive or round is None or round.number != number:
+        if not self.alive or round is None or round.number != number or self.entered == number:
             return
-        self.workers = [Worker.RUNNING] * round.ranks[0].local_size
-        self.nonfinite = None
-        self.entered, last_step, self.step, self.progress_at = number, self.step, None, world.now
-        event = MemberEntered(self.name, number, reentrant=True, last_step=last_step)
+        event = self.come_in(round)
         self.send_and_remember(lambda: world.carry_out(world.job.record(event, world.now)))
         world.training.entered(round)
+
+    def come_in(self, round: Round) -> MemberEntered:
+        """Its workers run in the round."""
+        self.workers = [Worker.RUNNING] * round.ranks[0].local_size
+        self.nonfinite = None
+        last_step, self.entered, self.step, self.progress_at = self.step, round.number, None, self.world.now
+        return MemberEntered(self.name, round.number, reentrant=True, last_step=last_step)
 
     def finish(self, number: int) -> None:
         event = MemberFinished(self.name, number)
@@ -289,7 +337,7 @@ class SimulatedMember:
                 self._wanted_test = wanted
                 self._test(wanted)
 
-        self.world.after(self.world.jitter(0.0005, 0.02), arrive)
+        self.world.after(self.world.tempo.message_s(), arrive)
 
     def _test(self, wanted: TestWanted) -> None:
         """Begin once no worker runs; some never answer."""
@@ -297,13 +345,13 @@ class SimulatedMember:
             return
         if self.round is not None:
             self.world.after(0.5, lambda: self._test(wanted))
-        elif self.world.random.random() > NEVER_ANSWERS:
-            self.world.after(self.world.jitter(0.2, 2.0), lambda: self._answer(wanted))
+        elif self.world.sound or self.world.draw.random() > NEVER_ANSWERS:
+            self.world.after(self.world.tempo.test_s(), lambda: self._answer(wanted))
 
     def _answer(self, wanted: TestWanted) -> None:
         if not self.alive or self._wanted_test is not wanted:
             return
-        verdict = Verdict.PASSED if self.world.sound else self.world.random.choices(tuple(Verdict), VERDICTS)[0]
+        verdict = self.world.verdict_of(self)
         if self.round is not None:
             verdict = Verdict.UNKNOWN  # a round came between
         checks: tuple[CheckResult, ...] = ()
@@ -320,27 +368,28 @@ class SimulatedMember:
         """What it found as the lead of a test of links: a link, a node, or somebody who did not come."""
         if verdict is Verdict.PASSED:
             return Judged(verdict, says="all alike")
-        one, other = (self.world.random.choice(members) for _ in range(2))
+        one, other = (self.world.draw.choice(members) for _ in range(2))
         if one != other:
             return Judged(verdict, links=(BadLink(one, other, "slow"),), says="a link")
-        node = self.world.random.random() < 0.5
+        node = self.world.draw.random() < 0.5
         return Judged(verdict, {one: "slow"} if node else {}, says="a node", absent=() if node else (one,))
 
     # workers
 
-    def kill_worker(self, local: int, error: str = "") -> None:
-        """A worker dies; the launcher says so at once, its peers notice a little later."""
+    def kill_worker(self, local: int, error: str = "", *, signal: int = 9) -> None:
+        """A worker dies of `error`, or by the signal; the launcher says so at once, its peers a little later."""
         round, world = self.round, self.world
         if not self.alive or round is None or self.entered != round.number or self.workers[local] is Worker.DEAD:
             return
         self.workers[local] = Worker.DEAD
+        world.training.changed(self)
         rank = self.first_rank(round) + local
         exit = WorkerExited(
             round.number,
             rank,
             0.001,
             exit_code=1 if error else None,
-            signal=None if error else 9,
+            signal=None if error else signal,
             error=error,
             raised=error,
             began=self.step is not None,
@@ -351,8 +400,16 @@ class SimulatedMember:
         world.training.broke(round)
 
     def stop_worker(self, local: int) -> None:
+        self._hold_worker(local, Worker.STOPPED)
+
+    def block_worker(self, local: int) -> None:
+        """A worker runs on and gets nowhere: nothing fails, and the others wait for it."""
+        self._hold_worker(local, Worker.STUCK)
+
+    def _hold_worker(self, local: int, how: Worker) -> None:
         if self.alive and self.workers and self.workers[local] is Worker.RUNNING:
-            self.workers[local] = Worker.STOPPED
+            self.workers[local] = how
+            self.world.training.changed(self)
 
     def collective_failed(self, round: Round) -> None:
         """A live worker's collective failed because a peer went."""
@@ -373,7 +430,7 @@ class SimulatedMember:
     def flip_bit(self) -> None:
         """A bit of one worker's parameters flips, and nobody says so."""
         if self.alive and self.round is not None and self.entered == self.round.number:
-            self.wrong.add(self.world.random.randrange(len(self.workers)))
+            self.wrong.add(self.world.draw.randrange(len(self.workers)))
             self.world.training.ever_wrong.add(self.node)
 
     def not_finite(self, step: int, *, loss: bool) -> None:
@@ -385,7 +442,7 @@ class SimulatedMember:
     # the agent
 
     def report(self, events: tuple[NodeEvent, ...] = ()) -> None:
-        """One node report, and the next one in a second."""
+        """One node report."""
         if not self.alive:
             return
         self._reports += 1
@@ -393,8 +450,11 @@ class SimulatedMember:
             NodeReport(self.node, self.boot, self._reports, ranks=self._samples(), events=events), self.world.now
         )
         self.send(lambda: self.world.carry_out(self.world.job.observe(Reported(report), self.world.now)))
-        if not events:
-            self.world.after(1.0, self.report)
+
+    def _report_on(self, sight: int) -> None:
+        if self.alive and sight == self._sight:
+            self.report()
+            self.world.after(1.0, lambda: self._report_on(sight))
 
     def _nonfinite(self) -> NonFinite | None:
         if self.nonfinite is None:
@@ -406,21 +466,17 @@ class SimulatedMember:
         round = self.round
         if round is None or self.entered != round.number:
             return ()
-        age = self.world.now - self.progress_at
-        states = {
-            Worker.RUNNING: ProcessState.RUNNING,
-            Worker.STOPPED: ProcessState.STOPPED,
-            Worker.DEAD: ProcessState.GONE,
-        }
+        self.world.training.look(self)
+        age = max(0.0, self.world.now - self.progress_at)
         return tuple(
             RankSample(
                 round=round.number,
                 rank=self.first_rank(round) + local,
-                process=states[worker],
-                phase=Phase.STARTUP if self.step is None else Phase.BACKWARD,
+                process=STATES[worker],
+                phase=Phase.STARTUP if self.step is None else PHASES.get(worker, Phase.BACKWARD),
                 progress_age_s=age,
                 phase_age_s=age,
-                pulse_age_s=0.05 if worker is Worker.RUNNING else age,
+                pulse_age_s=0.05 if worker in (Worker.RUNNING, Worker.STUCK) else age,
                 step=self.step,
                 step_time_s=self.world.training.step_time_s,
                 loss=1.0,

@@ -3,125 +3,94 @@
 One seed is one schedule. Time is a heap of things due; nothing sleeps and nothing reads a clock. Connections keep
 their order like TCP does, break at any moment, and lose what was under way; a launcher that reconnects repeats
 what it cannot know to have arrived. A message may be late, never reordered within its connection.
+
+Training and what memory holds of it come in two resolutions, step by step (`steps.py`) or as arithmetic; all else
+is the same for two nodes and for twelve thousand, but for who is in sight (`SimulatedMember`).
 """
 
 import heapq
-import random
 from collections.abc import Callable
-
-from disk import Disk
-from forgetful_store import MemoryStore
-from invariants import Invariants
-from member import SimulatedMember
-from nodememory import Memory
-from training import Training
+from typing import Final
 
 from holdfast.api.event import Event, JobSubmitted, MemberJoined, NodeChanged, PodChanged
 from holdfast.api.intervention import InterventionOutcome, InterventionRequest
 from holdfast.api.membership import SaveWanted
 from holdfast.api.plan import NodeState, Plan, PodState
-from holdfast.api.policy import (
-    CheckpointInterval,
-    CorruptionPolicy,
-    EvictionBudget,
-    GpuHour,
-    LinkPolicy,
-    MemoryPolicy,
-    Policy,
-    RestartBudget,
-    SlowAction,
-    StragglerPolicy,
-    ThermalPolicy,
-)
-from holdfast.api.round import Desired
-from holdfast.api.selftest import TestLevel
+from holdfast.api.policy import Policy
+from holdfast.api.round import Desired, Round
+from holdfast.api.selftest import Verdict
 from holdfast.api.status import JobPhase
+from holdfast.simulator.world.cluster import Cluster, Supplied
+from holdfast.simulator.world.disk import Disk
+from holdfast.simulator.world.member import SimulatedMember
+from holdfast.simulator.world.nodememory import Memory
+from holdfast.simulator.world.tempo import Tempo
+from holdfast.simulator.world.training import Training
+from holdfast.simulator.world.witness import Witness
 from holdfast.watchdog import brain
 from holdfast.watchdog.brain.selftests import wanted_of
 from holdfast.watchdog.brain.step import Answered, Dismiss, Effect, Examine, Publish, Save, Show
-from holdfast.watchdog.detectors import detectors_for
 from holdfast.watchdog.detectors.detector import Connected, Disconnected
-from holdfast.watchdog.detectors.progress import Progress
 from holdfast.watchdog.job import Job
-from holdfast.watchdog.senses import Senses
+from holdfast.watchdog.senses import SensesFor
+from holdfast.watchdog.store.store import Store
 
-JOB = "sim/run"
-REPLACEMENT_S = 2.0
-OBSERVED_SHARE = 0.15
-LINKS_SHARE = 0.25
-LINKS = LinkPolicy(flow_s=0.5, gang_s=0.5, timeout_s=20.0)
-
-
-def senses_for(policy: Policy) -> Senses:
-    return Senses(detectors_for(policy), Progress(policy))
+BEGINS_AT: Final = 1000.0
+VERDICTS: Final = (0.9, 0.04, 0.06)  # passed, failed, unknown
 
 
 class World:
-    """The watchdog, its members, the disk they share and the cluster under them."""
+    """The watchdog, its members, the disk they share and the cluster under them.
 
-    def __init__(self, seed: int, *, sound: bool = False) -> None:
-        """`sound`: every device passes its self-tests."""
-        self.seed = seed
-        self.sound = sound
-        self.random = random.Random(seed)
-        self.now = 1000.0
+    Whoever makes one for a purpose says by overriding how training and memory are simulated, what watches, and who
+    is in sight. `sound`: every device passes its self-tests.
+    """
+
+    sees_newcomers = True
+
+    def __init__(
+        self,
+        policy: Policy,
+        store: Store,
+        *,
+        senses_for: SensesFor,
+        cluster: Cluster,
+        tempo: Tempo,
+        sound: bool = False,
+    ) -> None:
+        self.policy, self.store, self.draw, self.sound = policy, store, tempo.draw, sound
+        self.tempo, self.cluster, self._senses_for = tempo, cluster, senses_for
+        self.witness = Witness()
+        self.now = BEGINS_AT
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
-        self.policy = self._draw_policy()
         self.disk = Disk()
-        self.memory = Memory(self)
-        self.training = Training(self)
+        self.memory, self.training = self._resolution()
         self.members: dict[str, SimulatedMember] = {}
-        self.nodes_made = 0
-        self.store = MemoryStore()
         self.up = True
         self.epoch = 0  # of the watchdog: connections of an older one are dead
         self.plan: Plan | None = None
         self.log: list[str] = []
-        self.invariants = Invariants(self)
         self.job = self._new_job()
         self._wakeup: float | None = None
         self.draining: set[str] = set()
         self.asked: dict[str, InterventionRequest] = {}  # by id: what people asked for
         self.answers: dict[str, list[InterventionOutcome]] = {}  # what they were answered
-        fits = sound or self.policy.tensor == 1
-        self.misfits_left = 0 if fits else self.random.choice((0, 0, 1))
         self._operator_away_until = 0.0
         self._unsaid: list[Event] = []
+
+    def _resolution(self) -> tuple[Memory, Training]:
+        """How training is simulated, and what memory holds of it."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """The job is submitted, and its first pods start."""
         self.carry_out(self.job.record(JobSubmitted(self.policy), self.now))
         self.follow_plan()
 
-    def _draw_policy(self) -> Policy:
-        nodes_max = self.random.randint(1, 4)
-        preflight = self.random.choice((None, None, None, TestLevel.LIGHT))
-        return Policy(
-            job=JOB,
-            nodes_min=self.random.randint(1, nodes_max),
-            nodes_max=nodes_max,
-            spares=self.random.randint(0, 2),
-            processes_per_node=self.random.choice((1, 1, 2)),
-            heartbeat_interval_s=1.0,
-            lost_after_s=3.0,
-            startup_timeout_s=20.0,
-            form_grace_s=5.0,
-            checkpoint_uri="/ckpt",
-            gpu_hour=GpuHour(2.5, "EUR"),
-            evictions=EvictionBudget(count=self.random.randint(1, 4), fraction=self.random.choice((0.05, 1.0))),
-            restarts=RestartBudget(backoff_s=self.random.choice((1.0, 10.0))),
-            preflight=preflight,
-            links=LINKS if random.Random(f"links of {self.seed}").random() < LINKS_SHARE else None,
-            tensor=1 if preflight is None else self.random.choice((1, 2)),
-            thermal=ThermalPolicy(sustained_s=self.random.choice((10.0, 20.0))),
-            memory=self.random.choice((None, MemoryPolicy(), MemoryPolicy(replicas=2))),
-            interval=self.random.choice((None, CheckpointInterval(), CheckpointInterval(steps=7))),
-            corruption=CorruptionPolicy(fingerprint_every=self.random.choice((0, 4)), self_test_every_s=20.0),
-            observe=not self.sound and self.random.random() < OBSERVED_SHARE,
-            straggler=StragglerPolicy(action=self.random.choice(tuple(SlowAction))),
-        )
-
     def _new_job(self) -> Job:
         fence = self.store.claim()
-        return Job(JOB, store=self.store, fence=fence, brain=brain, senses_for=senses_for)
+        return Job(self.policy.job, store=self.store, fence=fence, brain=brain, senses_for=self._senses_for)
 
     # time
 
@@ -136,11 +105,8 @@ class World:
         while self._due and self._due[0][0] <= end:
             self.now, _, what = heapq.heappop(self._due)
             what()
-            self.invariants.check()
+            self.witness.check()
         self.now = end
-
-    def jitter(self, low: float, high: float) -> float:
-        return self.random.uniform(low, high)
 
     def note(self, what: str) -> None:
         self.log.append(f"{self.now:9.3f} {what}")
@@ -149,16 +115,14 @@ class World:
 
     def carry_out(self, effects: tuple[Effect, ...]) -> None:
         """What the watchdog's shell does with effects."""
-        self.invariants.counted()
+        self.witness.decided(effects)
         for effect in effects:
             if isinstance(effect, Show):
-                self.note(f"shown {effect.desired}")
-                self.invariants.shown(effect.desired)
-                for member in list(self.members.values()):
-                    member.show(effect.desired)
+                self.witness.shown(effect.desired)
+                self.show(effect.desired)
             elif isinstance(effect, Publish):
                 self.plan = effect.plan
-                self.invariants.planned(effect.plan)
+                self.witness.planned(effect.plan)
                 self.after(0.01, self.follow_plan)
             elif isinstance(effect, Dismiss):
                 for dismissed in [self.members.get(name) for name in effect.members]:
@@ -173,17 +137,31 @@ class World:
                 self.training.want(effect.wanted)
         self._schedule_wakeup()
 
+    def show(self, desired: Desired) -> None:
+        """The watchdog pushes a desired state over every connection."""
+        for member in list(self.members.values()):
+            member.show(desired)
+
+    def verdict_of(self, member: SimulatedMember) -> Verdict:
+        """What a self-test says of the member's devices."""
+        return Verdict.PASSED if self.sound else self.draw.choices(tuple(Verdict), VERDICTS)[0]
+
+    def watched(self, round: Round) -> list[SimulatedMember]:
+        """The members of the round of which somebody would hear that a collective of theirs failed."""
+        members = (self.members.get(share.member) for share in round.ranks)
+        return [member for member in members if member is not None]
+
     def _schedule_wakeup(self) -> None:
         at = self.job.next_wakeup(self.now)
         if at is None or (self._wakeup is not None and self.now < self._wakeup <= at):
             return
-        self._wakeup = max(at, self.now + 0.001)
+        self._wakeup = at = max(at, self.now + 0.001)
         epoch = self.epoch
-        self.after(self._wakeup - self.now, lambda: self._wake(epoch))
+        self.after(at - self.now, lambda: self._wake(epoch, at))
 
-    def _wake(self, epoch: int) -> None:
-        self._wakeup = None
-        if self.up and epoch == self.epoch:
+    def _wake(self, epoch: int, at: float) -> None:
+        if self.up and epoch == self.epoch and at == self._wakeup:  # else it was put forward
+            self._wakeup = None
             self.carry_out(self.job.elapse(self.now))
 
     def kill_watchdog(self, away_s: float) -> None:
@@ -191,7 +169,7 @@ class World:
         if not self.up:
             return
         self.note(f"watchdog killed for {away_s:.1f} s")
-        self.invariants.replay_equals_live()
+        self.witness.leaves()
         self.up = False
         self.epoch += 1
         for member in list(self.members.values()):
@@ -210,8 +188,9 @@ class World:
         """A launcher's connection is accepted; the current desired state is its answer."""
         if self.job.state.round is not None:
             self.job.reached(join.shown, member.name)
-            self.invariants.require(self.job.stopped is None, f"no number is lost: {self.job.stopped}")
-        self.carry_out(self.job.observe(Connected(member.name, member.node), self.now))
+            self.witness.reached(self.job.stopped)
+        if member.in_sight:
+            self.carry_out(self.job.observe(Connected(member.name, member.node), self.now))
         self.carry_out(self.job.record(join, self.now))
         saving = self.job.state.saving
         if saving is not None and saving.saved is None:
@@ -245,11 +224,16 @@ class World:
         left = self.draining | {order.node for order in self.plan.avoid}
         going = sum(1 for each in self.members.values() if each.node in left or each.ending_at is not None)
         while len(self.members) - going < self.plan.members + self.plan.spares:
-            self.nodes_made += 1
-            name = f"node-{self.nodes_made}"
-            self.members[name] = SimulatedMember(self, name, is_misfit=self.misfits_left > 0)
-            self.misfits_left -= self.misfits_left > 0
-            self.members[name].start(self.jitter(0.05, 1.0))
+            if (given := self.cluster.supply()) is None:
+                break
+            self.add(given, self.tempo.provision_s())
+
+    def add(self, given: Supplied, after_s: float, *, warm: bool = False) -> SimulatedMember:
+        """A pod on a node that the cluster gave; its launcher runs after that time."""
+        member = SimulatedMember(self, given, in_sight=self.sees_newcomers)
+        self.members[given.member] = member
+        member.start(after_s, warm=warm)
+        return member
 
     def submit(self, policy: Policy) -> None:
         """A new version of the job."""
@@ -297,7 +281,8 @@ class World:
         self.members.pop(member.name, None)
         self.memory.forget(member.name)
         self.draining.discard(member.node)
-        seen_s = self.jitter(0.2, 1.0)
+        self.cluster.take_back(member.node, why)
+        seen_s = self.tempo.noticed_s()
         self.after(seen_s, lambda: self.tell(NodeChanged(member.node, NodeState.GONE, why)))
         self.after(seen_s, lambda: self.tell(PodChanged(member.name, member.node, PodState.GONE, why)))
-        self.after(REPLACEMENT_S, self.follow_plan)
+        self.after(self.tempo.replacement_s, self.follow_plan)

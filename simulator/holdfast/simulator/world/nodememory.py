@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.api.round import Round
 
 if TYPE_CHECKING:
-    from world import World
+    from holdfast.simulator.world.world import World
 
 ARENAS = 2  # of each place's images a member holds so many
 
@@ -40,7 +40,7 @@ class Memory:
             now = self._world.now
             self._keep(share.member, Image(now, round.number, step, place, len(round.ranks), wrong))
             for keeper in round.memory.keepers[place]:
-                there_at = now + self._world.jitter(0.01, 0.3)
+                there_at = now + self._world.tempo.copy_s()
                 copy = Image(there_at, round.number, step, place, len(round.ranks), wrong)
                 self._keep(round.ranks[keeper].member, copy)
 

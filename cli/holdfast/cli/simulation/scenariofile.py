@@ -1,0 +1,316 @@
+"""A scenario as a user gives it: a TrainingJob, or a file with one and what the fleet is like; and settings.
+
+job: job.yaml                     # a TrainingJob beside this file, or its fields; without it Holdfast's defaults
+faults: [llama3, ours.yaml]       # presets, files with tables, or kinds written out
+fleet: {nodes: 2048, spares: 32}  # and gpus_per_node, free, rack, switch, gpu_hour
+days: 54
+step_s: 10
+seeds: 20
+times: {load_s: 20}               # how long what the watchdog does not decide takes
+
+A setting is one of these by name (`days`, `fleet.rack`, `times.load_s`) or a field of the job's spec
+(`checkpoint.interval`), which is read by the same code as a file that is applied.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+import yaml
+
+from holdfast.api.bounds import NODES_MAX, PER_NODE_MAX
+from holdfast.api.errors import InvalidInput, Problem
+from holdfast.api.fleet import FleetReport
+from holdfast.api.metadata import API_VERSION
+from holdfast.api.policy import GpuHour, Policy
+from holdfast.api.trainingjob import JobSpec, policy_of, read_trainingjob
+from holdfast.cli.embedded.jobfile import read_documents, read_job_file
+from holdfast.simulator.failuretable import checked, preset, preset_names, rates_of, rates_of_fleet, table_of
+from holdfast.simulator.fault import FaultRate
+from holdfast.simulator.scenario import Fleet, Scenario, Times
+
+Part = TypeVar("Part", bound=msgspec.Struct)
+Some = Annotated[int, msgspec.Meta(ge=1, le=NODES_MAX)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=NODES_MAX)]
+Document = dict[str, Any]
+SECTIONS: Final = ("job", "faults", "fleet", "days", "step_s", "seeds", "times")
+SHORT: Final[Mapping[str, str]] = {
+    "nodes": "fleet.nodes",
+    "spares": "fleet.spares",
+    "interval": "checkpoint.interval",
+}
+"""Names for settings that are varied often."""
+SPEC_FIELDS: Final = frozenset(field.alias or name for name, field in JobSpec.model_fields.items())
+DAYS: Final = 30.0
+SEEDS: Final = 20
+SEEDS_MAX: Final = 10_000
+DAYS_MAX: Final = 3650.0
+GPUS_PER_NODE: Final = 8
+PRESET: Final = "llama3"
+SECONDS_MAX: Final = 86_400.0
+
+
+class Draft:
+    """A scenario that is being put together. `says` is what it is called, `folder` where its files are."""
+
+    def __init__(self, says: str, job: Document, sections: Document, folder: Path) -> None:
+        self.says = says
+        self._job = job
+        self._sections = sections
+        self._folder = folder
+
+    def copy(self, says: str) -> "Draft":
+        """Another one of the same contents."""
+        return Draft(says, deepcopy(self._job), deepcopy(self._sections), self._folder)
+
+    def set(self, name: str, text: str) -> None:
+        """Give one setting another value, written as in YAML. Raises InvalidInput for a name that is none."""
+        path = SHORT.get(name, name).split(".")
+        value = _plain(text, name)
+        if path[0] in SPEC_FIELDS:
+            _put(self._job.setdefault("spec", {}), path, value, name)
+        elif path[0] in ("days", "step_s", "seeds") and len(path) == 1:
+            self._sections[path[0]] = value
+        elif path[0] in ("fleet", "times") and len(path) == 2:
+            _put(self._sections, path, value, name)
+        else:
+            known = ", ".join([*SHORT, "days", "step_s", "fleet.NAME", "times.NAME"])
+            fix = f"give one of {known}, or a field of the job's spec, as checkpoint.interval"
+            raise InvalidInput(Problem("setting", name, fix))
+
+    def use(self, tables: Iterable[str]) -> None:
+        """Let these presets and files say what fails, in place of what the file says."""
+        self._sections["faults"] = [_beside(each, Path()) for each in tables]
+
+    @property
+    def seeds(self) -> int:
+        """How many runs are wanted. Raises InvalidInput."""
+        seeds = self._sections.get("seeds", SEEDS)
+        if type(seeds) is not int or not 1 <= seeds <= SEEDS_MAX:
+            raise InvalidInput(Problem("seeds", seeds, f"give 1 to {SEEDS_MAX}"))
+        return seeds
+
+    def policy(self) -> Policy:
+        """The job's, of the fleet's size. Raises InvalidSpec, InvalidInput."""
+        document = deepcopy(self._job)
+        spec = document.setdefault("spec", {})
+        given = self._part("fleet", _Size)
+        if given.gpus_per_node is not None:
+            spec["processesPerNode"] = given.gpus_per_node
+        if given.nodes is not None:
+            spec["nodes"] = _resized(spec, given.nodes)
+        if given.spares is not None:
+            _put(spec, ["nodes", "spares"], given.spares, "spares")
+        policy = policy_of(read_trainingjob(document))
+        if given.gpu_hour is not None:
+            currency = policy.gpu_hour.currency if policy.gpu_hour is not None else "USD"
+            policy = msgspec.structs.replace(policy, gpu_hour=GpuHour(given.gpu_hour, currency))
+        return policy
+
+    def fleet(self, policy: Policy) -> Fleet:
+        """The machines for that policy. Raises InvalidInput."""
+        given = self._part("fleet", _Size)
+        return Fleet(
+            nodes=policy.nodes_max,
+            gpus_per_node=policy.processes_per_node,
+            spares=policy.spares,
+            free=given.free,
+            rack=given.rack,
+            switch=given.switch,
+            gpu_hour=policy.gpu_hour.amount if policy.gpu_hour is not None else None,
+        )
+
+    def times(self) -> Times:
+        """How long what nobody decides takes. Raises InvalidInput."""
+        times = self._part("times", Times)
+        wrong = [
+            Problem(f"times.{name}", value, f"give seconds from 0 to {SECONDS_MAX:g}")
+            for name in Times.__struct_fields__
+            if not 0 <= (value := _seconds(getattr(times, name))) <= SECONDS_MAX
+        ]
+        if wrong:
+            raise InvalidInput(*wrong)
+        return times
+
+    def faults(self, gpus_per_node: int) -> tuple[FaultRate, ...]:
+        """What fails, of all tables together. Raises InvalidInput."""
+        given = self._sections.get("faults", [PRESET])
+        if not isinstance(given, list) or not given:
+            fix = f"give a list of presets ({', '.join(preset_names())}), files and kinds"
+            raise InvalidInput(Problem("faults", given, fix))
+        rates: list[FaultRate] = []
+        for place, each in enumerate(given):
+            field = f"faults[{place}]"
+            if isinstance(each, dict):
+                rates += rates_of(table_of({"kinds": [each]}, field), field)
+            elif isinstance(each, str):
+                rates += _told_in(each, self._folder, gpus_per_node, field)
+            else:
+                raise InvalidInput(Problem(field, each, "give a preset, a file or a kind"))
+        return checked(_named_once(rates), "faults")
+
+    def scenario(self) -> Scenario:
+        """All of it. Raises InvalidSpec for the job, InvalidInput for the rest."""
+        policy = self.policy()
+        days, step_s = self._number("days", DAYS, DAYS_MAX), self._number("step_s", 10.0, SECONDS_MAX)
+        return Scenario(
+            policy=policy,
+            fleet=self.fleet(policy),
+            faults=self.faults(policy.processes_per_node),
+            days=days,
+            step_s=step_s,
+            times=self.times(),
+        )
+
+    def _number(self, name: str, default: float, most: float) -> float:
+        value = self._sections.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 1e-3 <= value <= most:
+            raise InvalidInput(Problem(name, value, f"give a number from 0.001 to {most:g}"))
+        return float(value)
+
+    def _part(self, name: str, kind: type[Part]) -> Part:
+        given = self._sections.get(name, {})
+        try:
+            return msgspec.convert(given, kind)
+        except msgspec.ValidationError as error:
+            says, _, where = str(error).partition(" - at `$")
+            field = f"{name}{where.rstrip('`')}"
+            raise InvalidInput(Problem(field, given, says[:1].lower() + says[1:])) from None
+
+
+class _Size(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The section `fleet` as it is written."""
+
+    nodes: Some | None = None
+    spares: Count | None = None
+    gpus_per_node: Annotated[int, msgspec.Meta(ge=1, le=PER_NODE_MAX)] | None = None
+    free: Count = 0
+    rack: Some = 4
+    switch: Some = 32
+    gpu_hour: Annotated[float, msgspec.Meta(gt=0, le=1e6)] | None = None
+
+
+def draft_of(file: Path | None) -> Draft:
+    """From a TrainingJob, a scenario, or nothing. Raises InvalidInput."""
+    if file is None:
+        return Draft("defaults", _default_job(), {}, Path())
+    documents = read_documents(file)
+    if any(isinstance(each, dict) and "kind" in each for each in documents):
+        return Draft(file.stem, _job_in(file), {}, file.parent)
+    given = documents[0]
+    if len(documents) > 1 or not isinstance(given, dict):
+        fix = f"give a TrainingJob, or one document with {', '.join(SECTIONS)}"
+        raise InvalidInput(Problem("FILE", str(file), fix))
+    wrong = [
+        Problem(str(name), value, f"give one of {', '.join(SECTIONS)}")
+        for name, value in given.items()
+        if name not in SECTIONS
+    ]
+    if wrong:
+        raise InvalidInput(*wrong)
+    sections = dict(given)
+    job = sections.pop("job", None)
+    match job:
+        case None:
+            document = _default_job()
+        case str():
+            document = _job_in(file.parent / job)
+        case dict():
+            document = {**_default_job(), **job}
+        case _:
+            raise InvalidInput(Problem("job", job, "give the file of a TrainingJob, or its fields"))
+    return Draft(file.stem, document, sections, file.parent)
+
+
+def _job_in(file: Path) -> Document:
+    """The TrainingJob as it is written there, after it was read as one. Raises InvalidInput."""
+    read_job_file(file)
+    documents = (each for each in read_documents(file) if each["kind"] == "TrainingJob")
+    return dict(next(documents))
+
+
+def _default_job() -> Document:
+    """What a user gets who says nothing but a size."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "TrainingJob",
+        "metadata": {"name": "simulated", "namespace": "default"},
+        "spec": {"entrypoint": ["train.py"], "processesPerNode": GPUS_PER_NODE},
+    }
+
+
+def _resized(spec: Document, nodes: int) -> Document:
+    """The section `nodes` of a job for so many: its least number in the proportion that it had, in whole replicas.
+
+    What is no number there is left for whoever reads the job to refuse.
+    """
+    had, split = spec.get("nodes") or {}, spec.get("parallelism") or {}
+    least, most = had.get("min", 1), had.get("max", had.get("min", 1))
+    model, per_node = split.get("tensor", 1), spec.get("processesPerNode", 1)
+    model = model * split.get("pipeline", 1) if _whole(model, split.get("pipeline", 1)) else 1
+    kept = nodes
+    if _whole(least, most, per_node) and least < most:
+        replica = model // math.gcd(model, per_node)
+        kept = min(nodes, replica * math.ceil(nodes * least / most / replica))
+    return {**had, "min": kept, "max": nodes}
+
+
+def _whole(*values: object) -> bool:
+    return all(type(each) is int and each > 0 for each in values)
+
+
+def _put(document: Document, path: list[str], value: object, name: str) -> None:
+    for key in path[:-1]:
+        inner = document.setdefault(key, {})
+        if not isinstance(inner, dict):
+            raise InvalidInput(Problem("setting", name, f"{key} has no fields in this job"))
+        document = inner
+    document[path[-1]] = value
+
+
+def _plain(text: str, name: str) -> object:
+    """A value as YAML has it."""
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise InvalidInput(Problem(name, text, "give a value as in YAML")) from None
+    return value
+
+
+def _seconds(value: object) -> float:
+    return value if isinstance(value, float) else float(getattr(value, "median_s", -1.0))
+
+
+def _beside(name: str, folder: Path) -> str:
+    """A file is meant from where the command was called."""
+    return name if name in preset_names() else str((folder / name).absolute())
+
+
+def _told_in(name: str, folder: Path, gpus_per_node: int, field: str) -> tuple[FaultRate, ...]:
+    """The rates of a preset or of a file."""
+    if name in preset_names():
+        return rates_of(preset(name), name)
+    file = folder / name
+    if not file.is_file():
+        preset(name, field)  # which says what there is
+    documents = read_documents(file)
+    given = documents[0]
+    if isinstance(given, dict) and "tables" in given:
+        try:
+            report = msgspec.convert(given, FleetReport)
+        except msgspec.ValidationError as error:
+            fix = f"give what `holdfast fleet -o json` writes: {error}"
+            raise InvalidInput(Problem(field, name, fix)) from None
+        return rates_of_fleet(report, gpus_per_node, name)
+    return rates_of(table_of(given, name), name)
+
+
+def _named_once(rates: Iterable[FaultRate]) -> Iterator[FaultRate]:
+    """Kinds of one name in two tables are told apart."""
+    seen: dict[str, int] = {}
+    for each in rates:
+        count = seen[each.name] = seen.get(each.name, 0) + 1
+        yield each if count == 1 else msgspec.structs.replace(each, name=f"{each.name} ({count})")

@@ -1,0 +1,367 @@
+"""A world of thousands of nodes: the same members, watchdog and cluster as of a few, seen where something happens.
+
+Whom nothing happens to does what all others do, at the same time: one crowd, told of in one event. Who is in sight
+does it by itself, as every member of a small world does.
+"""
+
+import random
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Final
+
+from holdfast.api.event import InterventionRequested, MembersEntered, NodeChanged, ReplicasAgreed
+from holdfast.api.intervention import InterventionAction, InterventionRequest
+from holdfast.api.plan import NodeState
+from holdfast.api.policy import Policy
+from holdfast.api.round import Closed, Desired, Idle, Round
+from holdfast.api.selftest import Verdict
+from holdfast.api.status import JobPhase
+from holdfast.api.telemetry import ParametersFingerprinted
+from holdfast.simulator.books import PLANNED, Books
+from holdfast.simulator.fault import FaultRate, Symptom
+from holdfast.simulator.fleettempo import FleetTempo
+from holdfast.simulator.forgetful import Forgetful
+from holdfast.simulator.lockstep import Lockstep
+from holdfast.simulator.machines import Machine, Machines
+from holdfast.simulator.outcome import LostTo
+from holdfast.simulator.remembered import Remembered
+from holdfast.simulator.scenario import Scenario
+from holdfast.simulator.sight import Sight
+from holdfast.simulator.world.disk import Disk
+from holdfast.simulator.world.member import SimulatedMember
+from holdfast.simulator.world.world import World
+from holdfast.watchdog.brain.step import Effect, Notify, Publish, Show, Vouch
+from holdfast.watchdog.detectors.detector import Connected, Left, RoundStarted
+
+PEERS: Final = 2
+# What a self-test of the devices can find.
+OF_DEVICES: Final = (
+    *(Symptom.PROCESS_EXIT, Symptom.XID, Symptom.GPU_LOST, Symptom.HANG, Symptom.NAN),
+    *(Symptom.CORRUPTION, Symptom.SLOW),
+)
+# Before something happens to a member it is watched for so long, to be known as it is when nothing is wrong.
+BEFORE_S: Final = 2.5
+# How far the first rounds are watched, so that the detectors know how long the job's steps take.
+LEARNED_STEPS: Final = 6.5
+LEARNED_ROUNDS: Final = 2
+
+
+class FleetWorld(World):
+    """One run of a scenario. `wrong` are members whose parameters differ from their replicas'."""
+
+    sees_newcomers = False
+    memory: Remembered
+    training: Lockstep
+    cluster: Machines
+    tempo: FleetTempo
+
+    def __init__(self, scenario: Scenario, seed: int) -> None:
+        self.scenario = scenario
+        self.wrong: dict[str, str] = {}  # by member: the fault that made it so
+        self.struck: dict[str, str] = {}  # by node: the fault that hit it last
+        self.gone: dict[
+            str, list[FaultRate]
+        ] = {}  # by node: what took the machine away, though nothing is wrong with it
+        self.in_sight: tuple[str, ...] = ()
+        self.pages = self.rounds = 0
+        self._sight_until = 0.0
+        self._asked = 0
+        self._is_paged = False  # and somebody is on the way
+        self._senses: Sight | None = None
+        self._known_bad: set[str] = set()  # nodes that the plan keeps away from
+        self.right = self.wrongly = self.spares_used = 0
+        self.cut: dict[object, frozenset[str]] = {}  # members that cannot be reached by others now, and why
+        draw = random.Random(seed)
+        super().__init__(
+            scenario.policy,
+            Forgetful(),
+            senses_for=self._new_senses,
+            cluster=Machines(scenario.fleet),
+            tempo=FleetTempo(draw, scenario.times),
+            sound=True,
+        )
+        self.books = Books(self.now)
+        self.disk = Disk(keep=scenario.policy.keep or 3)
+        self._entered: Round | None = None  # the newest round that was
+
+    def _new_senses(self, policy: Policy) -> Sight:
+        self._senses = Sight(policy)
+        return self._senses
+
+    def _resolution(self) -> tuple[Remembered, Lockstep]:
+        return Remembered(self), Lockstep(self, self.scenario.step_s)
+
+    def note(self, what: str) -> None:
+        """Nobody reads it."""
+
+    def begin(self) -> None:
+        """The machines are there, and their launchers come within seconds, warm."""
+        self.plan = None
+        super().begin()
+        fleet = self.scenario.fleet
+        for _ in range(fleet.nodes + fleet.spares):
+            if (given := self.cluster.supply()) is not None:
+                self.carry_out(
+                    self.job.record(NodeChanged(given.node, NodeState.READY, rack=given.rack), self.now)
+                )
+                self.add(given, self.draw.uniform(0.0, 1.0), warm=True)
+
+    def follow_plan(self) -> None:
+        if self.now > 1000.5:  # the first pods are made by `begin`
+            super().follow_plan()
+
+    # the crowd
+
+    def show(self, desired: Desired) -> None:
+        for member in [self.members[name] for name in self.in_sight if name in self.members]:
+            member.show(desired)
+        self.after(self.tempo.message_s(), partial(self._obey_together, desired))
+
+    def _obey_together(self, desired: Desired) -> None:
+        for member in list(self.members.values()):
+            if member.in_sight or not member.connection or member.silent or not member.alive:
+                continue
+            if member.ending_at is not None or (member.held is not None and desired.number <= member.held.number):
+                member.show(desired)
+                continue
+            member.held, member.entered = desired, None
+            if isinstance(desired, Closed):
+                member.workers = []
+        if self.training.round is not None and self.training.round.number < desired.number:
+            self.training.left()
+        if isinstance(desired, Round):
+            starts = self._entered is None or not desired.names <= self._entered.names
+            self.after(self.tempo.enter_s(desired, starts=starts), partial(self._enter_together, desired))
+
+    def _enter_together(self, round: Round) -> None:
+        """All that were shown the round and have not entered it."""
+        entries = []
+        for share in round.ranks:
+            member = self.members.get(share.member)
+            if member is not None and member.alive and member.held is round and member.entered != round.number:
+                entries.append(member.come_in(round))
+        self._entered = round
+        self.training.forget_slow(round)
+        if entries:
+            self.carry_out(self.job.record(MembersEntered(tuple(entries)), self.now))
+            self.training.entered(round)
+
+    def watched(self, round: Round) -> list[SimulatedMember]:
+        return [self.members[name] for name in self.in_sight if name in self.members and name in round.names]
+
+    # who is in sight
+
+    def watch(self, names: Iterable[str], seconds: float) -> None:
+        """These and a few of their peers are in sight for so long."""
+        round, wanted = self.job.state.round, [name for name in names if name in self.members]
+        peers: list[str] = []
+        if round is not None:
+            while len(peers) < PEERS and len(wanted) + len(peers) < len(round.ranks):
+                name = round.ranks[self.draw.randrange(len(round.ranks))].member
+                if name not in wanted and name not in peers and name in self.members:
+                    peers.append(name)
+        known = set(self.in_sight)
+        self._sight_until = max(self._sight_until, self.now + seconds)
+        self.after(seconds + 0.001, self._shed)
+        if not known.issuperset(wanted):
+            self._look_at((*self.in_sight, *(each for each in (*wanted, *peers) if each not in known)))
+
+    def _shed(self) -> None:
+        """Nobody is looked at any more, unless somebody is to be, or the job stands still and nobody knows why."""
+        if self.now < self._sight_until or not self.in_sight:
+            return
+        if self.books.phase is LostTo.DETECT:
+            self._sight_until = self.now + 30.0
+            self.after(30.001, self._shed)
+            return
+        self._look_at(())
+
+    def _look_at(self, names: Sequence[str]) -> None:
+        coming = [self.members[name] for name in names if name not in self.in_sight and name in self.members]
+        leaving = [name for name in self.in_sight if name not in names]
+        self.in_sight = tuple(names)
+        if self._senses is not None:
+            self._senses.look_at(names)
+        for member in coming:
+            member.come_in_sight()
+            self.carry_out(self.job.observe(Connected(member.name, member.node), self.now))
+        desired = self.job.state.desired
+        if isinstance(desired, Round):
+            self.carry_out(self.job.observe(RoundStarted(desired), self.now))
+        for name in leaving:
+            if name in self.members:
+                self.members[name].go_out_of_sight()
+            self.carry_out(self.job.observe(Left(name), self.now))
+
+    def see_first_step(self, step_s: float) -> None:
+        """The first step of a round is complete in so long, and somebody looks."""
+        round, turn = self.training.round, self.training.turn
+        assert round is not None
+        self.books.share = len(round.ranks) / self.policy.members_wanted
+        steps = LEARNED_STEPS if self.rounds <= LEARNED_ROUNDS else 1.0
+
+        def look() -> None:
+            if turn == self.training.turn:
+                names = [each.member for each in round.ranks[:PEERS]]
+                self.watch(names if not self.in_sight else (), (steps - 1.0) * step_s + 3.0)
+
+        self.after(max(0.0, step_s - 0.5), look)
+
+    # what befalls all
+
+    def has_ranks(self, name: str) -> bool:
+        """Whether the member is there and has ranks in the newest round."""
+        member, round = self.members.get(name), self.job.state.round
+        return member is not None and member.alive and round is not None and name in round.names
+
+    def runs_workers(self, member: SimulatedMember) -> bool:
+        """Whether its workers run in the newest round."""
+        round = self.job.state.round
+        return round is not None and member.alive and member.entered == round.number and bool(member.workers)
+
+    def blame(self, member: SimulatedMember, cause: str) -> None:
+        """What stands still from now on does so for this fault."""
+        self.struck[member.node] = cause
+        if self.training.runs:
+            self.books.cause = cause
+        elif self.books.phase not in (None, LostTo.SAVE):
+            self.books.broke(self.now, cause)
+
+    def hold_up(self, what: object, cause: str) -> None:
+        """All wait, with every process alive."""
+        if self.training.runs:
+            self.training.pause(what)
+            self.books.broke(self.now, cause)
+
+    def remove_node(self, member: SimulatedMember, why: str) -> None:
+        super().remove_node(member, why)
+        for machine in self.cluster.sent:
+            kinds = list(machine.defects.values()) or self.gone.pop(machine.node, [])
+            times = [each.repair for each in kinds] or [self.scenario.times.inspect]
+            self.after(max(each.drawn(self.draw) for each in times), partial(self._repaired, machine))
+        self.cluster.sent.clear()
+
+    def _repaired(self, machine: Machine) -> None:
+        self.cluster.back(machine)
+        self.follow_plan()
+
+    def stands_still(self) -> None:
+        """Training stopped, for the fault that is known to have done it, or as the watchdog says."""
+        if self.books.phase in (None, LostTo.SAVE):
+            self.books.broke(self.now, self.books.cause or self._blamed())
+        self._follow_phase()
+
+    def is_cut(self, round: Round) -> bool:
+        """Whether some of the round's members cannot reach the others."""
+        return any(not names.isdisjoint(round.names) for names in self.cut.values())
+
+    def wrong_in(self, round: Round) -> list[str]:
+        """The members of the round whose parameters are not what they should be."""
+        return [name for name in self.wrong if name in round.names and name in self.members]
+
+    def agree(self, round: Round, step: int) -> None:
+        """Every rank's parameters were compared with its replicas' after that step, and all were alike."""
+        self.carry_out(self.job.record(ReplicasAgreed(round.number, step), self.now))
+
+    def differ(self, round: Round, step: int) -> None:
+        """They are compared, and some differ: those are looked at."""
+        wrong = self.wrong_in(round)
+        self.watch(wrong, 10.0)
+        for member in self.watched(round):
+            share = round.share_of(member.name)
+            assert share is not None
+            told = tuple(
+                ParametersFingerprinted(
+                    round.number,
+                    share.first_rank + local,
+                    group=0,
+                    step=step,
+                    value=step + (1_000_000 + share.first_rank + local if local in member.wrong else 0),
+                    age_s=0.01,
+                )
+                for local in range(share.local_size)
+            )
+            member.report(told)
+
+    def verdict_of(self, member: SimulatedMember) -> Verdict:
+        """A device that is broken is found by some tests, and not by others."""
+        broken = any(each.symptom in OF_DEVICES for each in self.machine_of(member.name).defects.values())
+        found = broken and self.draw.random() < self.scenario.tests_find
+        return Verdict.FAILED if found else Verdict.PASSED
+
+    # what is counted
+
+    def carry_out(self, effects: tuple[Effect, ...]) -> None:
+        for effect in effects:
+            if isinstance(effect, Notify):
+                self.pages += 1
+            elif isinstance(effect, Vouch):
+                self.disk.verified = -1 if effect.verified.step is None else effect.verified.step
+            elif isinstance(effect, Show):
+                self._shown(effect.desired)
+            elif isinstance(effect, Publish):
+                self._sent_away({order.node for order in effect.plan.cordon})
+        super().carry_out(effects)
+        if effects:
+            self._follow_phase()
+
+    def _shown(self, desired: Desired) -> None:
+        if isinstance(desired, Round):
+            self.rounds += 1
+            self.spares_used += 0 if self._entered is None else len(desired.names - self._entered.names)
+
+    def _blamed(self) -> str:
+        """Which fault the watchdog acts upon, where training still went on."""
+        state, desired = self.job.state, self.job.state.desired
+        newest = state.incidents[-1] if state.incidents else None
+        nodes = [newest.culprit.node] if newest is not None and newest.detected_at >= self.now - 1.0 else []
+        if isinstance(desired, Round) and self._entered is not None:
+            left = self._entered.names - desired.names
+            nodes += [share.node for share in self._entered.ranks if share.member in left] if left else []
+        return next((self.struck[node] for node in nodes if node in self.struck), PLANNED)
+
+    def _follow_phase(self) -> None:
+        """In which phase of a recovery the job is, while nobody makes a step or is about to."""
+        state, books = self.job.state, self.books
+        if books.phase is None or self.training.round is not None:
+            return
+        phase = LostTo.DETECT
+        if state.phase is JobPhase.FAILED:
+            phase = LostTo.WAIT
+            if not self._is_paged:
+                self._is_paged = True
+                self.after(self.scenario.times.human.drawn(self.draw), self._restart)
+        elif isinstance(state.desired, Idle):
+            too_few = state.eligible_count() < self.policy.nodes_min
+            phase = LostTo.WAIT if too_few else LostTo.DECIDE
+        elif state.recovery is not None:
+            phase = LostTo.DECIDE
+        elif state.desired is not None and state.desired.number > self.training.newest:
+            phase = LostTo.RESTART
+        if phase is not books.phase:
+            books.turn(phase, self.now)
+
+    def _sent_away(self, bad: set[str]) -> None:
+        """Count whom the watchdog sends away, and whether there was something wrong with it."""
+        found = [node for node in bad - self._known_bad if self.cluster.of(node).defects]
+        self.right += len(found)
+        self.wrongly += len(bad - self._known_bad) - len(found)
+        self._known_bad = bad
+
+    def _restart(self) -> None:
+        """Somebody who was paged takes out what is seen to be broken by now, and has the job go on."""
+        self._is_paged = False
+        for machine in self.cluster.all:
+            if machine.shown and machine.member is not None:
+                self._intervene(InterventionAction.EVICT, machine.node)
+        if self.job.state.phase is JobPhase.FAILED:
+            self._intervene(InterventionAction.RESTART)
+
+    def _intervene(self, action: InterventionAction, node: str | None = None) -> None:
+        self._asked += 1
+        request = InterventionRequest(str(self._asked), self.policy.job, action, "whoever was paged", node=node)
+        self.carry_out(self.job.record(InterventionRequested(request), self.now))
+
+    def machine_of(self, member: str) -> Machine:
+        """The machine that the member is on."""
+        return self.cluster.of(self.members[member].node)

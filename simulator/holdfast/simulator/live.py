@@ -1,0 +1,33 @@
+"""Live through one run of a scenario: the real brain and detectors, in virtual time."""
+
+from holdfast.simulator.fleetworld import FleetWorld
+from holdfast.simulator.hazards import Hazards
+from holdfast.simulator.outcome import Outcome
+from holdfast.simulator.scenario import DAY_S, Scenario
+
+
+def live(scenario: Scenario, seed: int) -> Outcome:
+    """What became of the run. The same scenario and seed have the same outcome."""
+    world = FleetWorld(scenario, seed)
+    hazards = Hazards(world, scenario, seed)
+    world.begin()
+    world.run(scenario.days * DAY_S)
+    world.training.advance()
+    world.books.turn(world.books.phase, world.now)
+    books = world.books
+    return Outcome(
+        seed=seed,
+        elapsed_s=world.now - books.began_at,
+        trained_s=books.trained_s,
+        full_s=books.full_s,
+        lost_s=books.lost_s,
+        faults=dict(hazards.counted),
+        right=world.right,
+        wrong=world.wrongly,
+        missed=sum(machine.shown and not machine.away for machine in world.cluster.all),
+        spares_used=world.spares_used,
+        pages=world.pages,
+        rounds=world.rounds,
+        recoveries_s=tuple(books.recoveries_s),
+        ended="" if world.job.state.ended_at is None else world.job.state.reason,
+    )

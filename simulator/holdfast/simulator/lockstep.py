@@ -1,0 +1,262 @@
+"""Training as arithmetic: as many steps as time makes, whatever number of ranks makes them.
+
+Between two things that happen a step takes as long as the one before. Where the steps stand is so many of them at
+an instant, and how long one takes from there on; only what is to happen at a certain step is due at its time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from holdfast.api.membership import SaveWanted
+from holdfast.api.round import Round
+from holdfast.simulator.machines import Machine
+from holdfast.simulator.outcome import LostTo
+from holdfast.simulator.world.member import SimulatedMember
+from holdfast.simulator.world.training import Found, Training
+
+if TYPE_CHECKING:
+    from holdfast.simulator.fleetworld import FleetWorld
+
+# What is due at the end of a step is due a little behind it, so that rounding never puts it before.
+BEHIND_S: Final = 1e-6
+WHOLE: Final = 1e-7
+
+
+class Lockstep(Training):
+    """All ranks of a round make a step, or nobody does."""
+
+    world: FleetWorld
+
+    def __init__(self, world: FleetWorld, step_time_s: float) -> None:
+        super().__init__(world, step_time_s)
+        self.round: Round | None = None  # that makes steps or is about to, None while none does
+        self.runs = False  # whether steps are made now
+        self.begins = 0  # the step after which the newest round began
+        self.done = 0.0  # steps of the history that goes on, with the part of the newest one
+        self._at = world.now  # when so many were done
+        self.turn = 0  # grows with every round that begins or ends
+        self._pace = 0  # grows whenever what is due at a step is due at another time than was thought
+        self._due: dict[str, tuple[int, Callable[[int], None]]] = {}
+        self.slow: dict[object, tuple[str, float]] = {}  # what makes steps longer now: its cause, and how much
+        self.agreed = 0  # the newest step after which replicas are known to have been alike
+        self.held: set[object] = set()  # what keeps everybody from making one, though all are there
+
+    @property
+    def pace_s(self) -> float:
+        """What a step takes now."""
+        return self.step_time_s * max([1.0, *(factor for _, factor in self.slow.values())])
+
+    @property
+    def step(self) -> int:
+        """The last step that is complete."""
+        self.advance()
+        return math.floor(self.done + WHOLE)
+
+    def advance(self) -> None:
+        """Count what was made until now."""
+        now = self.world.now
+        if self.runs and now > self._at:
+            took_s, steps = now - self._at, (now - self._at) / self.pace_s
+            useful_s = steps * self.step_time_s
+            slowest = max(self.slow.values(), key=lambda each: each[1], default=("", 1.0))[0]
+            self.world.books.train(useful_s, took_s - useful_s, slowest)
+            self.done, self._at = self.done + steps, now
+
+    # rounds
+
+    def _stand(self, round: Round) -> None:
+        self.stop()
+        self.round = round
+        meet = partial(self._load, round, self.turn)
+        self.world.after(self.world.tempo.meet_s(len(round.ranks)), meet)
+
+    def _load(self, round: Round, turn: int) -> None:
+        if turn != self.turn:
+            return
+        if self.world.is_cut(round):  # they meet, and wait for one another
+            self.world.after(1.0, partial(self._load, round, turn))
+            return
+        found = self.restore(round)
+        self.world.books.turn(LostTo.RESTORE, self.world.now)
+        self.world.after(self.world.tempo.load_s(found.tier), partial(self._loaded, round, turn, found))
+
+    def _loaded(self, round: Round, turn: int, found: Found) -> None:
+        if turn != self.turn:
+            return
+        self.begins = found.step or 0
+        self.world.books.discard((self.done - self.begins) * self.step_time_s)
+        self.done = float(self.begins)
+        self.tell_restored(round, found)
+        self.world.books.turn(LostTo.RESTART, self.world.now)
+        self.world.after(self.world.tempo.first_step_s(), partial(self._begin, turn))
+
+    def _begin(self, turn: int) -> None:
+        if turn != self.turn or self.round is None:
+            return
+        round = self.round
+        self.runs, self._at = True, self.world.now
+        self.world.books.trains(self.world.now, self.pace_s)
+        self.world.see_first_step(self.pace_s)
+        if every := round.save_every:
+            self._at_step("save every", self._next(every), lambda step: self._save_every(round, step))
+        self.agreed = self.begins
+        self.expect_difference()
+        if round.number in self._wanted:
+            self._at_step("save", self.step + 1, partial(self._save, round))
+
+    def stop(self) -> None:
+        """No step is made any more: somebody is missing, or the round is over."""
+        if self.round is not None and self.step > self.begins:
+            self.world.memory.note(self.round, self.step)
+        self.runs, self.round = False, None
+        self.held.clear()
+        self._due.clear()
+        self.turn += 1
+        self._pace += 1
+
+    def changed(self, member: SimulatedMember) -> None:
+        round = self.round
+        if round is not None and member.name in round.names and not self.is_in(member, round):
+            self.left()
+
+    def left(self) -> None:
+        """The round is over for some of its members, and so for all."""
+        self.stop()
+        self.world.stands_still()
+
+    # what makes it stand still or slow for a while
+
+    def pause(self, what: object) -> None:
+        """Nobody makes a step, though all are there, for the sake of `what`."""
+        self.advance()
+        if self.runs or self.held:
+            self.held.add(what)
+            self.runs = False
+            self._pace += 1
+
+    def go_on(self, what: object) -> None:
+        """It stands in nobody's way any more."""
+        if what in self.held:
+            self.held.remove(what)
+            if not self.held and self.round is not None:
+                self.runs, self._at = True, self.world.now
+                self.world.books.trains(self.world.now, self.pace_s)
+                self._due_anew()
+
+    def slow_down(self, what: object, cause: str, factor: float) -> None:
+        """From now on steps take longer for the sake of `what`."""
+        self.advance()
+        self.slow[what] = cause, factor
+        self._due_anew()
+
+    def speed_up(self, what: object) -> None:
+        """They do not any more."""
+        self.advance()
+        if self.slow.pop(what, None) is not None:
+            self._due_anew()
+
+    def forget_slow(self, round: Round) -> None:
+        """Machines that have no ranks in the round slow nobody down."""
+        ranked = {share.node for share in round.ranks} if self.slow else set()
+        for what in [each for each in self.slow if isinstance(each, Machine) and each.node not in ranked]:
+            self.speed_up(what)
+
+    def look(self, member: SimulatedMember) -> None:
+        step = self.step
+        if self.newest != member.entered or step <= self.begins:
+            return
+        if self.runs:
+            member.step, member.progress_at = step, self.world.now - (self.done - step) * self.pace_s
+        elif member.step != step:
+            member.step, member.progress_at = step, self._at - (self.done - step) * self.pace_s
+
+    # what is due at a step
+
+    def _next(self, every: int) -> int:
+        return (self.step // every + 1) * every
+
+    def _at_step(self, name: str, step: int, what: Callable[[int], None]) -> None:
+        self._due[name] = step, what
+        self._schedule(name)
+
+    def _due_anew(self) -> None:
+        self._pace += 1
+        for name in tuple(self._due):
+            self._schedule(name)
+
+    def _schedule(self, name: str) -> None:
+        if self.runs:
+            self.advance()
+            in_s = max(0.0, (self._due[name][0] - self.done) * self.pace_s) + BEHIND_S
+            self.world.after(in_s, partial(self._reached, name, self._pace))
+
+    def _reached(self, name: str, pace: int) -> None:
+        if pace == self._pace and self.runs and name in self._due:
+            step, what = self._due.pop(name)
+            what(step)
+
+    # checkpoints
+
+    def want(self, wanted: SaveWanted) -> None:
+        super().want(wanted)
+        round = self.round
+        if round is not None and wanted.round == round.number and self.runs:
+            self._at_step("save", self.step + 1, partial(self._save, round))
+
+    def _save_every(self, round: Round, step: int) -> None:
+        self._at_step("save every", step + (round.save_every or 0), partial(self._save_every, round))
+        self._save(round, step)
+
+    def _save(self, round: Round, step: int) -> None:
+        """All stand still for the copy of their state; a thread writes it while they train on."""
+        self.agree()
+        wanted = self._wanted.pop(round.number, None)
+        tempo, turn = self.world.tempo, self.turn
+        stall_s, took_s = tempo.save_stall_s(), tempo.commit_s()
+        first = self.world.members[round.ranks[0].member]
+        tainted, healthy = bool(first.wrong), not self.is_sick
+        commit = partial(self.commit, round, step, wanted, tainted=tainted, healthy=healthy)
+        self.world.after(stall_s + took_s, partial(commit, cost_s=(stall_s, took_s)))
+        if stall_s > 0.0:
+            self.pause("save")
+            self.world.books.turn(LostTo.SAVE, self.world.now)
+            self.world.after(stall_s, lambda: self.go_on("save") if turn == self.turn else None)
+
+    # what is wrong with the state
+
+    def turn_sick(self, member: SimulatedMember, cause: str) -> None:
+        """The next step gives a NaN on the member's ranks, and by way of the gradients on all."""
+        if self.runs:
+            self._at_step("sick", self.step + 1, partial(self._sicken, member, cause))
+
+    def _sicken(self, member: SimulatedMember, cause: str, step: int) -> None:
+        round = self.round
+        assert round is not None
+        self.is_sick = True
+        self.world.books.cause = cause
+        for each in self.world.watched(round):
+            each.not_finite(step, loss=each is member)
+
+    def agree(self) -> None:
+        """Say that replicas were alike when they were last compared: before anything else is said of the steps."""
+        round = self.round
+        if round is None or not self.runs or not round.fingerprint_every or self.world.wrong_in(round):
+            return
+        compared = self.step - self.step % round.fingerprint_every
+        if compared > self.agreed:
+            self.agreed = compared
+            self.world.agree(round, compared)
+
+    def expect_difference(self) -> None:
+        """Where parameters are not what they should be, that shows when replicas are next compared."""
+        round = self.round
+        if round is not None and self.runs and round.fingerprint_every and self.world.wrong_in(round):
+            self._at_step("compare", self._next(round.fingerprint_every), partial(self._compare, round))
+
+    def _compare(self, round: Round, step: int) -> None:
+        self.world.differ(round, step)
+        self.expect_difference()

@@ -1,0 +1,67 @@
+"""What is lived through: a policy, a fleet, what fails in it, how long recoveries take, and prices."""
+
+from typing import Final
+
+import msgspec
+
+from holdfast.api.policy import Policy
+from holdfast.simulator.fault import FaultRate, Happening, Spread
+
+DAY_S: Final = 86_400.0
+
+
+class Times(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long what the watchdog does not decide takes, in seconds.
+
+    A phase of `nodes` takes `base + per_doubling * log2(nodes)`: what all take part in grows with the logarithm of
+    their number (trees of connections), what each does alone does not grow.
+    """
+
+    stop_s: float = 0.5
+    reenter_s: float = 0.1  # a worker that goes on in its process, until it is ready to meet the others
+    start_s: float = 5.0  # a worker that starts warm, to its first line
+    start_cold_s: float = 30.0  # one that imports everything
+    join_s: float = 1.0  # all meet
+    join_per_doubling_s: float = 1.0
+    load_s: float = 20.0  # restore from storage
+    load_memory_s: float = 2.0  # restore from a neighbour's memory
+    first_step_s: float = 5.0  # beyond an ordinary step: compiles, connections that open late
+    provision: Spread = Spread(300.0, 0.5)  # a new node, where the cluster has one free
+    save_stall_s: float = 0.5
+    save_took_s: float = 30.0
+    test_s: float = 20.0  # a light self-test
+    inspect: Spread = Spread(3600.0, 1.0)  # an innocent machine that was taken out, until it is idle again
+    human: Spread = Spread(1800.0, 1.0)  # a page, until somebody has the job go on
+
+
+class Fleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The machines. `nodes` and `spares` are of the job; `free` more are in the cluster, for whoever asks.
+
+    Racks and leaf switches hold so many nodes each. `gpu_hour` is a price, None: not asked for.
+    """
+
+    nodes: int
+    gpus_per_node: int = 8
+    spares: int = 0
+    free: int = 0
+    rack: int = 4
+    switch: int = 32
+    gpu_hour: float | None = None
+
+
+class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One run to live through, `days` long. `step_s` is what a step takes when nothing is wrong.
+
+    `faults` are drawn, `happenings` are given. `tests_find` is the share of self-tests of a broken device that
+    find it so.
+    Source: 0.7, https://arxiv.org/abs/2509.16293 (section 5)
+    """
+
+    policy: Policy
+    fleet: Fleet
+    faults: tuple[FaultRate, ...]
+    days: float
+    step_s: float = 10.0
+    times: Times = Times()
+    tests_find: float = 0.7
+    happenings: tuple[Happening, ...] = ()

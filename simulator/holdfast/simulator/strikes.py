@@ -1,0 +1,225 @@
+"""What each kind of fault does to the world: what breaks, and what sensors, launchers and ranks then say.
+
+Each is told which machine, and whether it is the machine's doing. What follows is for the watchdog to find out.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Final, Protocol
+
+from holdfast.api.condition import ConditionKind
+from holdfast.api.event import NodeChanged
+from holdfast.api.plan import NodeState
+from holdfast.api.telemetry import GpuDisappeared, PreemptionNoticed, XidRaised
+from holdfast.simulator.fault import FaultRate, Reach, Spread, Symptom
+from holdfast.simulator.fleetworld import FleetWorld
+from holdfast.simulator.machines import Machine
+from holdfast.simulator.world.member import SimulatedMember
+
+# A GPU that fell off the bus: what an error means where the fault does not say which it is.
+# Source: https://docs.nvidia.com/deploy/xid-errors/index.html
+OFF_THE_BUS: Final = 79
+SIGBUS: Final = 7
+# How long what lasts does so where the fault does not say.
+LASTS: Final = Spread(60.0, 1.0)
+SLOW_LASTS: Final = Spread(3600.0, 1.0)
+NOTICE: Final = Spread(120.0)
+# A driver logs an error, and the worker on that GPU ends so much later.
+AFTER_XID_S: Final = 0.3
+# A node that is not ready and does not come back is gone after so long.
+UNREADY_S: Final = 30.0
+# For so long at most what an agent says of a condition is listened to: by then it is acted upon or not.
+SEEN_S: Final = 90.0
+
+
+class Strike(Protocol):
+    """One symptom's. `infrastructure`: it is the machine's doing."""
+
+    def __call__(
+        self, world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool
+    ) -> None: ...
+
+
+def _process_exit(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+    local = world.draw.randrange(len(member.workers))
+    world.blame(member, fault.name)
+    if infrastructure:
+        member.kill_worker(local, signal=SIGBUS)
+    else:
+        member.kill_worker(local, "ValueError: bad batch")
+
+
+def _xid(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+    code = OFF_THE_BUS if fault.code is None else fault.code
+    world.blame(member, fault.name)
+    member.report((XidRaised(f"GPU-{member.name}", code, 0.01),))
+    world.after(AFTER_XID_S, partial(_die, world, member, fault))
+
+
+def _gpu_lost(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+    world.blame(member, fault.name)
+    member.report((GpuDisappeared(f"GPU-{member.name}", 0.01),))
+    world.after(AFTER_XID_S, partial(_die, world, member, fault))
+
+
+def _die(world: FleetWorld, member: SimulatedMember, fault: FaultRate) -> None:
+    if member.workers and world.runs_workers(member):
+        world.blame(member, fault.name)
+        member.kill_worker(0, "RuntimeError: CUDA error: unspecified launch failure")
+
+
+def _node_lost(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+    world.blame(member, fault.name)
+    world.gone[member.node] = [fault]
+    member.silent = True  # nobody closes the connections of a machine without power
+    world.lose(member, fault.name)
+
+
+def _node_not_ready(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+    world.struck[member.node] = fault.name
+    world.tell(NodeChanged(member.node, NodeState.NOT_READY, fault.name))
+    if infrastructure:
+        world.watch((member.name,), UNREADY_S + 10.0)
+        world.after(UNREADY_S, partial(_goes, world, member, fault))
+    else:
+        ready = NodeChanged(member.node, NodeState.READY, "")
+        world.after(_lasts(world, fault, LASTS), lambda: world.tell(ready) if member.alive else None)
+
+
+def _goes(world: FleetWorld, member: SimulatedMember, fault: FaultRate) -> None:
+    if member.alive:
+        _node_lost(world, member, fault, infrastructure=True)
+
+
+def _hang(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+    world.blame(member, fault.name)
+    if infrastructure:
+        member.block_worker(world.draw.randrange(len(member.workers)))
+    else:
+        world.hold_up(object(), fault.name)  # every rank waits, and none stands out
+
+
+def _link_flap(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+    flap = object()
+    lasts_s = _lasts(world, fault, LASTS)
+    world.blame(member, fault.name)
+    world.cut[flap] = frozenset((member.name,))
+    if infrastructure:  # its own port; else what is between the nodes, which no agent sees
+        member.conditions.hold(ConditionKind.LINK_DOWN, world.now, lasts_s)
+        world.watch((member.name,), min(lasts_s, SEEN_S))
+    round = world.training.round
+    world.hold_up(flap, fault.name)
+    if round is not None:
+        world.training.broke(round, for_all=True)
+
+    def over() -> None:
+        del world.cut[flap]
+        world.training.go_on(flap)
+
+    world.after(lasts_s, over)
+
+
+def _nan(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+    world.struck[member.node] = fault.name
+    world.training.turn_sick(member, fault.name)
+
+
+def _corruption(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+    world.struck[member.node] = fault.name
+    world.training.agree()
+    world.wrong[member.name] = fault.name
+    world.training.ever_wrong.add(member.node)
+    member.wrong.add(world.draw.randrange(len(member.workers)))
+    world.training.expect_difference()
+
+
+def _slow(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+    world.struck[member.node] = fault.name
+    machine = world.machine_of(member.name)
+    world.training.slow_down(machine, fault.name, fault.factor)
+    world.after(_lasts(world, fault, SLOW_LASTS), lambda: world.training.speed_up(machine))
+
+
+def _hot(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+    lasts_s = _lasts(world, fault, SLOW_LASTS)
+    _slow(world, member, fault, infrastructure=infrastructure)
+    member.conditions.heat(world.now + lasts_s)
+    sustained_s = world.policy.thermal.sustained_s
+    world.watch((member.name,), min(lasts_s, 3.0 * sustained_s) + 5.0)
+
+
+def _storage_slow(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+    spell = object()
+    world.tempo.storage[spell] = fault.factor
+
+    def over() -> None:
+        del world.tempo.storage[spell]
+
+    world.after(_lasts(world, fault, SLOW_LASTS), over)
+
+
+def _preemption(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+    within_s = _lasts(world, fault, NOTICE)
+    world.struck[member.node] = fault.name
+    member.report((PreemptionNoticed("cloud", within_s, 0.01),))
+
+    def taken() -> None:
+        if world.members.get(member.name) is member:
+            world.watch((member.name,), 6.0)
+            if world.runs_workers(member):
+                world.blame(member, fault.name)
+            world.gone[member.node] = [fault]
+            world.lose(member, fault.name)
+
+    world.after(within_s, taken)
+
+
+def _false_alarm(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+    world.struck[member.node] = fault.name
+    code = OFF_THE_BUS if fault.code is None else fault.code
+    member.report((XidRaised(f"GPU-{member.name}", code, 0.01),))
+
+
+def _lasts(world: FleetWorld, fault: FaultRate, otherwise: Spread) -> float:
+    return (otherwise if fault.lasts is None else fault.lasts).drawn(world.draw)
+
+
+STRIKES: Mapping[Symptom, Strike] = MappingProxyType(
+    {
+        Symptom.PROCESS_EXIT: _process_exit,
+        Symptom.XID: _xid,
+        Symptom.GPU_LOST: _gpu_lost,
+        Symptom.NODE_LOST: _node_lost,
+        Symptom.NODE_NOT_READY: _node_not_ready,
+        Symptom.HANG: _hang,
+        Symptom.LINK_FLAP: _link_flap,
+        Symptom.NAN: _nan,
+        Symptom.CORRUPTION: _corruption,
+        Symptom.SLOW: _slow,
+        Symptom.HOT: _hot,
+        Symptom.STORAGE_SLOW: _storage_slow,
+        Symptom.PREEMPTION: _preemption,
+        Symptom.FALSE_ALARM: _false_alarm,
+    }
+)
+# What is not of a machine.
+OF_THE_JOB: Final = (Symptom.STORAGE_SLOW,)
+# What befalls workers that run: where they do not, it does as soon as they do.
+OF_WORKERS: Final = (
+    *(Symptom.PROCESS_EXIT, Symptom.XID, Symptom.GPU_LOST, Symptom.HANG, Symptom.LINK_FLAP),
+    *(Symptom.NAN, Symptom.CORRUPTION),
+)
+
+
+def behind(world: FleetWorld, machine: Machine, fault: FaultRate) -> list[Machine]:
+    """The machines that the fault hits beside the one it was drawn for, and that one."""
+    match fault.reach:
+        case Reach.SWITCH:
+            return world.cluster.behind(machine, switch=True)
+        case Reach.RACK:
+            return world.cluster.behind(machine, switch=False)
+        case Reach.JOB:
+            return [each for each in world.cluster.all if each.member is not None]
+        case _:
+            return [machine]

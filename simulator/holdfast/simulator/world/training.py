@@ -1,0 +1,149 @@
+"""What the workers of a round do together: start when all are there, train in lockstep, stall when one is not.
+
+Here is what does not depend on the resolution: who is in a round, where it begins, what is saved. How steps are
+made is for who fills `_stand`: each of them (`steps.py`), or as many as time makes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from holdfast.api.checkpoint import TOLD_MAX, StoredCheckpoint
+from holdfast.api.event import CheckpointRecorded, RestoreReported, StorageListed
+from holdfast.api.membership import SaveWanted
+from holdfast.api.round import Round, Tier
+from holdfast.simulator.world.member import SimulatedMember, Worker
+
+if TYPE_CHECKING:
+    from holdfast.simulator.world.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """After which step a round begins (None: it is new), from where, and whether what it begins with is wrong."""
+
+    step: int | None
+    tier: Tier
+    wrong: bool
+
+
+class Training:
+    """The job's own progress, round by round."""
+
+    def __init__(self, world: World, step_time_s: float) -> None:
+        self.world = world
+        self.step_time_s = step_time_s
+        self.newest = 0  # the number of the newest round that all were in
+        self.ever_wrong: set[str] = set()  # nodes on which parameters were ever wrong by themselves
+        self.rewound_by = 0  # the newest round that gave up what came before it
+        self._tainted: set[int] = set()  # steps whose checkpoint holds what is wrong
+        self.is_sick = False  # whether the parameters of the newest round are NaN
+        self._sick: set[tuple[int, int]] = set()  # rounds and steps after which they were
+        self._wanted: dict[int, int] = {}  # by round: the number of the checkpoint that was asked for
+
+    def want(self, wanted: SaveWanted) -> None:
+        """The launchers of a round were asked for one more checkpoint; the workers save at their next step."""
+        self._wanted[wanted.round] = max(self._wanted.get(wanted.round, wanted.number), wanted.number)
+
+    def changed(self, member: SimulatedMember) -> None:
+        """Something about the member's workers, or where they are, is not what it was."""
+
+    def look(self, member: SimulatedMember) -> None:
+        """Somebody looks how far the member's ranks are."""
+
+    def members_of(self, round: Round) -> list[SimulatedMember] | None:
+        """The round's members when all of them are in it with every worker running, else None."""
+        known = self.world.members
+        there = []
+        for share in round.ranks:
+            member = known.get(share.member)
+            if member is None or not self.is_in(member, round):
+                return None
+            there.append(member)
+        return there
+
+    def is_in(self, member: SimulatedMember, round: Round) -> bool:
+        """Whether the member is in the round with every worker running."""
+        running = all(worker is Worker.RUNNING for worker in member.workers)
+        return member.alive and member.entered == round.number and running
+
+    def entered(self, round: Round) -> None:
+        """A member entered; the last one to do so makes the process group stand."""
+        if round.number <= self.newest or self.members_of(round) is None:
+            return
+        self.newest = round.number
+        self.world.disk.raise_fence(round.number)
+        self._stand(round)
+
+    def _stand(self, round: Round) -> None:
+        """All are there."""
+        raise NotImplementedError
+
+    def tell_restored(self, round: Round, found: Found) -> None:
+        """The state is restored, and everybody has loaded parts of the same."""
+        for share in round.ranks:
+            member = self.world.members[share.member]
+            member.wrong = set(range(share.local_size)) if found.wrong else set()
+        first = self.world.members[round.ranks[0].member]
+        event = RestoreReported(round.number, found.step, tier=found.tier)
+        first.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
+        self._list_storage(round, first, found.step)
+
+    def _list_storage(self, round: Round, first: SimulatedMember, start: int | None) -> None:
+        """Rank 0 tells what storage holds of the history that goes on."""
+        there = [(step, healthy) for step, healthy in self.world.disk.there.items() if step <= (start or 0)]
+        listed = tuple(
+            StoredCheckpoint(step, self.world.disk.rounds[step], f"step-{step}", healthy=healthy)
+            for step, healthy in sorted(there, reverse=True)[:TOLD_MAX]
+        )
+        event = StorageListed(round.number, "/ckpt", len(there), listed)
+        first.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
+
+    def restore(self, round: Round) -> Found:
+        """Where the round begins, as its directive says."""
+        directive = round.restore
+        start = self.world.disk.newest(directive.step, directive.unhealthy_from)
+        if directive.tier is Tier.NONE:
+            start = None
+        self.is_sick = start is not None and not self.world.disk.there[start]
+        if round.restore.tier is not Tier.MEMORY:
+            self.rewound_by = round.number
+        elif round.memory is not None and (images := self.world.memory.newest(round)):
+            self.world.witness.remembered(images)
+            if images[0].step > (start or 0):
+                self.is_sick = (images[0].round, images[0].step) in self._sick
+                return Found(images[0].step, Tier.MEMORY, any(image.wrong for image in images))
+        return Found(start, Tier.CHECKPOINT, start in self._tainted)
+
+    def commit(
+        self,
+        round: Round,
+        step: int,
+        wanted: int | None,
+        *,
+        tainted: bool,
+        healthy: bool,
+        cost_s: tuple[float | None, float | None] = (None, None),
+    ) -> None:
+        """Rank 0's background thread commits, unless its process is gone or a newer round has begun.
+
+        `cost_s`: for how long training stood still for it, and how long it took in all.
+        """
+        first = self.world.members.get(round.ranks[0].member)
+        if first is None or not first.alive or first.entered != round.number:
+            return
+        if not self.world.disk.commit(round.number, step, healthy=healthy):
+            self.world.note(f"commit of step {step} by round {round.number} was fenced")
+            return
+        (self._tainted.add if tainted else self._tainted.discard)(step)
+        event = CheckpointRecorded(round.number, step, "/ckpt", wanted, *cost_s)
+        first.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
+
+    def broke(self, round: Round, *, for_all: bool = False) -> None:
+        """A worker died: its peers' collectives fail within milliseconds, or never, unless they do `for_all`."""
+        for member in self.world.watched(round):
+            if for_all or self.world.draw.random() < 0.7:
+                fail = partial(member.collective_failed, round)
+                self.world.after(self.world.draw.uniform(0.002, 0.1), fail)

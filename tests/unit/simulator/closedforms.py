@@ -1,0 +1,80 @@
+"""Scenarios reduced to what a formula knows: one kind of fault, and times that never vary."""
+
+import math
+
+from holdfast.api.policy import (
+    CheckpointInterval,
+    CorruptionPolicy,
+    EvictionBudget,
+    MemoryPolicy,
+    Policy,
+    RestartBudget,
+)
+from holdfast.simulator.fault import FaultRate, Happening, Spread, Symptom
+from holdfast.simulator.live import live
+from holdfast.simulator.outcome import Outcome
+from holdfast.simulator.scenario import DAY_S, Fleet, Scenario, Times
+
+NODES = 8
+STEP_S = 1.0
+AT_ONCE = Spread(0.0)
+
+
+def lost_node(between_failures_s: float) -> FaultRate:
+    """A node with ranks that goes, every so often."""
+    rate = 1000.0 * DAY_S / (between_failures_s * NODES)
+    return FaultRate("node lost", Symptom.NODE_LOST, rate, infrastructure=0.0, repair=AT_ONCE)
+
+
+def lived(
+    *,
+    restart_s: float,
+    days: float,
+    between_failures_s: float = math.inf,
+    every_s: int = 0,
+    stall_s: float = 0.0,
+    at_s: tuple[float, ...] = (),
+    seed: int = 1,
+) -> Outcome:
+    """A node goes every `between_failures_s` on average, or `at_s`; each time all restart, in `restart_s`, from
+    the newest checkpoint. One is saved after every `every_s` of training, for which all stand still for `stall_s`;
+    without `every_s` no step is lost, because memory has all.
+    """
+    policy = Policy(
+        "sim/closed",
+        NODES,
+        NODES,
+        spares=NODES,
+        startup_timeout_s=DAY_S,
+        checkpoint_uri="/ckpt",
+        memory=None if every_s else MemoryPolicy(replicas=NODES - 2),
+        interval=CheckpointInterval(steps=every_s) if every_s else CheckpointInterval(seconds=1e9),
+        corruption=CorruptionPolicy(fingerprint_every=0),
+        restarts=RestartBudget(count=10**6),
+        evictions=EvictionBudget(count=10**6),
+    )
+    times = Times(
+        stop_s=0.0,
+        reenter_s=0.0,
+        start_s=0.0,
+        start_cold_s=0.0,
+        join_s=0.0,
+        join_per_doubling_s=0.0,
+        load_s=restart_s,
+        load_memory_s=restart_s,
+        first_step_s=0.0,
+        provision=Spread(10.0),
+        save_stall_s=stall_s,
+        save_took_s=0.0,
+    )
+    fault = lost_node(between_failures_s)
+    scenario = Scenario(
+        policy,
+        Fleet(NODES, spares=NODES, free=NODES),
+        () if math.isinf(between_failures_s) else (fault,),
+        days,
+        STEP_S,
+        times,
+        happenings=tuple(Happening(at, fault) for at in at_s),
+    )
+    return live(scenario, seed)
