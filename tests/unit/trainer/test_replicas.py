@@ -130,6 +130,7 @@ class Group:
         self.passes = 0
         self.timeout_s = 60.0
         self.dies_at = -1
+        self.gate, self.holds_at = threading.Event(), -1  # before which step it waits for the gate
         torch.manual_seed(at)
         self.model = nn.Linear(3, 1)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
@@ -152,6 +153,8 @@ class Group:
                 if mine.step + 1 == self.dies_at:
                     Faked.net.gone.add((self.stay.assignment.round, mine.index))
                     raise KeyboardInterrupt
+                if mine.step + 1 == self.holds_at:
+                    assert self.gate.wait(LIMIT_S)
                 self.optimizer.zero_grad()
                 dice = torch.Generator().manual_seed(10 * mine.step + mine.index)
                 self.passes += 1
@@ -212,6 +215,26 @@ def equal(*groups: Group) -> bool:
     )
 
 
+def one_that_trains_and_one_at_the_door(
+    *, steps: int, outer: OuterStep | None = None
+) -> tuple[Group, Group, Stage]:
+    """The first waits before its fifth step."""
+    one = Group(0, part(2, 0, 1), steps=steps)
+    back = Group(7, part(2, None, 1, epoch=2), steps=steps)
+    one.outer = back.outer = outer
+    one.holds_at = 5
+    stage = Stage(one, back)
+    stage.wait(lambda: back.said == [AtTheDoor(2)])
+    return one, back, stage
+
+
+def show_both(one: Group, back: Group) -> None:
+    """The round in which both train; then the first goes on."""
+    one.stay.go_on(part(3, 0, 2))
+    back.stay.go_on(part(3, 1, 2, epoch=2))
+    one.gate.set()
+
+
 def test_groups_begin_alike_and_stay_so_whatever_their_seeds() -> None:
     one, other = Group(0, part(1, 0, 2)), Group(1, part(1, 1, 2))
     assert Stage(one, other).ends() == [6, 6]
@@ -248,16 +271,12 @@ def test_a_group_that_dies_costs_the_other_no_step_and_no_second_pass() -> None:
 
 
 def test_a_group_that_comes_back_is_equal_to_its_peers_bit_by_bit() -> None:
-    one = Group(0, part(2, 0, 1), steps=40)
-    back = Group(7, part(2, None, 1, epoch=2), steps=40)
-    stage = Stage(one, back)
-    stage.wait(lambda: back.said == [AtTheDoor(2)])
-    one.stay.go_on(part(3, 0, 2))
-    back.stay.go_on(part(3, 1, 2, epoch=2))
-    assert stage.ends() == [40, 40]
+    one, back, stage = one_that_trains_and_one_at_the_door(steps=8)
+    show_both(one, back)
+    assert stage.ends() == [8, 8]
     assert equal(one, back)
-    assert back.done == one.done[-len(back.done) :]
-    assert one.passes == 40
+    assert back.done == [6, 7, 8], "all hear of it in the fifth step, and change before the sixth"
+    assert one.passes == 8
 
 
 @pytest.mark.parametrize("turn", [3, 4], ids=["in the counts", "in the gradients"])
@@ -276,28 +295,20 @@ def test_a_group_that_missed_a_step_of_another_copies_it(net: Net, turn: int) ->
 
 
 def test_a_copy_that_breaks_is_begun_anew(net: Net) -> None:
-    one = Group(0, part(2, 0, 1), steps=40)
-    back = Group(7, part(2, None, 1, epoch=2), steps=40)
     net.copies_left = 3
-    stage = Stage(one, back)
-    stage.wait(lambda: back.said == [AtTheDoor(2)])
-    one.stay.go_on(part(3, 0, 2))
-    back.stay.go_on(part(3, 1, 2, epoch=2))
+    one, back, stage = one_that_trains_and_one_at_the_door(steps=8)
+    show_both(one, back)
     stage.wait(lambda: any(isinstance(each, CollectiveFailed) for each in back.said))
     one.stay.go_on(part(4, 0, 2, broke_in=4))
     back.stay.go_on(part(4, 1, 2, epoch=2, broke_in=4))
-    assert stage.ends() == [40, 40]
+    assert stage.ends() == [8, 8]
     assert equal(one, back)
 
 
 def test_when_nobody_has_the_state_the_group_fails(net: Net) -> None:
-    one = Group(0, part(2, 0, 1), steps=40)
-    back = Group(7, part(2, None, 1, epoch=2), steps=40)
     net.copies_left = 3
-    stage = Stage(one, back)
-    stage.wait(lambda: back.said == [AtTheDoor(2)])
-    one.stay.go_on(part(3, 0, 2))
-    back.stay.go_on(part(3, 1, 2, epoch=2))
+    one, back, stage = one_that_trains_and_one_at_the_door(steps=8)
+    show_both(one, back)
     stage.wait(lambda: any(isinstance(each, CollectiveFailed) for each in back.said))
     one.stay.end("lost")
     net.gone.add((3, 0))
@@ -365,15 +376,10 @@ def test_an_outer_step_is_nesterov_momentum_over_the_mean_of_what_groups_changed
 
 
 def test_a_group_that_comes_back_between_outer_steps_is_equal_after_the_next() -> None:
-    one = Group(0, part(2, 0, 1), steps=60)
-    back = Group(7, part(2, None, 1, epoch=2), steps=60)
-    one.outer = back.outer = OuterStep(every=4)
-    stage = Stage(one, back)
-    stage.wait(lambda: back.said == [AtTheDoor(2)])
-    one.stay.go_on(part(3, 0, 2))
-    back.stay.go_on(part(3, 1, 2, epoch=2))
-    assert stage.ends() == [60, 60]
-    assert alike(60, one, back)
+    one, back, stage = one_that_trains_and_one_at_the_door(steps=12, outer=OuterStep(every=4))
+    show_both(one, back)
+    assert stage.ends() == [12, 12]
+    assert alike(12, one, back)
     assert equal(one, back) is False, "what the inner optimizers keep is each group's own"
 
 
@@ -397,12 +403,12 @@ def test_fingerprints_between_outer_steps_are_refused_because_groups_differ_ther
 
 
 def test_between_outer_steps_a_group_is_in_the_newest_round_at_once() -> None:
-    one, other = Group(0, part(1, 0, 2), steps=200), Group(1, part(1, 1, 2), steps=200)
-    one.outer = other.outer = OuterStep(every=100)
+    one, other = Group(0, part(1, 0, 2), steps=20), Group(1, part(1, 1, 2), steps=20)
+    one.outer = other.outer = OuterStep(every=10)
     other.dies_at = 7
     stage = Stage(one, other)
     stage.wait(lambda: (1, 1) in Faked.net.gone)
     one.stay.go_on(part(2, 0, 1, broke_in=2))
-    assert stage.ends()[0] == 200
+    assert stage.ends()[0] == 20
     assert one.stay.assignment.round == 2
-    assert one.done == list(range(1, 201))
+    assert one.done == list(range(1, 21))
