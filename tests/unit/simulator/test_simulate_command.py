@@ -181,6 +181,7 @@ WRONG: dict[str, Sequence[str]] = {
     "days: 'week'": ["--days", "week"],
     "days: True": ["--days", "true"],
     "step_s": ["--set", "step_s=0"],
+    "tests_find": ["--set", "tests_find=2"],
     "fleet.nodes": ["--nodes", "0"],
     "fleet.nodes ": ["--nodes", "1e9"],
     "fleet.spares": ["--spares", "-1"],
