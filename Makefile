@@ -37,7 +37,7 @@ bench: $(STAMP)
 shape: $(STAMP)
 	$(RUN)/python bench/shape.py $(ARGS)
 
-# An hour from a random seed, or ARGS="SECONDS SEED". `make test` runs a minute of it.
+# An hour from a random seed, or ARGS="SECONDS SEED". `make test` runs half a minute of it.
 fuzz: $(STAMP)
 	$(RUN)/python tests/unit/api/decoder_fuzzer.py $(ARGS)
 
@@ -59,9 +59,10 @@ release-check: $(STAMP)
 
 install: $(STAMP)
 
-# What a run needs, and on top of it, in the same place, what checks and tests need.
+# What a run needs, and on top of it, in the same place, what checks and tests need: of that Python compiles what it
+# imports, when it does, which is a small part.
 $(STAMP): $(RUN_STAMP)
-	$(PIP_INSTALL) -e '.[dev]'
+	$(PIP_INSTALL) --no-compile -e '.[dev]'
 	@touch $@
 
 $(RUN_STAMP): pyproject.toml constraints.txt

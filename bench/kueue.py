@@ -6,20 +6,27 @@ The API server, Kueue with its webhooks, the operator and the watchdog are the r
 launchers are played. A job with a spare fills most of the quota. One of a higher priority comes: the first is
 saved and put out, gets what is left as a part of what it asked for, and goes on from the step that was saved.
 Nodes that are needed no more are given back, and a third job gets them. At last people suspend it, deactivate its
-Workload, and delete it. The pods are counted all the time: never more than the quota. The first run on a machine
-builds Kueue, which takes minutes.
+Workload, and delete it. The pods are counted all the time: never more than the quota. Then the tutorial's commands
+are run. The first run on a machine builds Kueue, which takes minutes.
 """
 
 import asyncio
+import tempfile
 import time
+from pathlib import Path
 from typing import Final
 
 from figure import Figure, measured, publish
 from kube.queues import QUOTA, WITHIN_S, Count, Team, stage, told
+from tutorial import read_page, run_page
+from tutorials import whole
 
 SAVED_STEP: Final = 7  # what a played launcher saves
 # A save takes no time here, nor does the end of a pod: what is left is the looks of Kueue and the operator.
 PREEMPTED_S_MAX: Final = 30.0
+TUTORIAL: Final = Path(__file__).parents[1] / "docs" / "tutorials" / "kueue.md"
+HERE: Final = "bench/kueue.py::learn"
+TUTORIAL_S_MAX: Final = 300.0
 
 
 async def play(first: Team, urgent: Team, third: Team) -> list[Figure]:
@@ -120,9 +127,28 @@ async def steer(first: Team) -> None:
     say("its Workload deleted, it has another one and runs", sorted(await first.cluster.pods()))
 
 
+async def learn(learner: Team) -> Figure:
+    """The commands of the tutorial, by kubectl. Raises TutorialFailed."""
+    page = whole(read_page(TUTORIAL), HERE)
+    environment = {"KUBECONFIG": str(learner.cluster.server.admin_kubeconfig())}
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as scratch:
+        folder = Path(scratch) / "here"
+        folder.mkdir()
+        began = time.monotonic()
+        await asyncio.to_thread(run_page, page, folder, environment, TUTORIAL_S_MAX)
+        took_s = time.monotonic() - began
+    assert len(set(learner.launchers.saves)) == 1, learner.launchers.saves
+    await learner.runs(2)
+    pods, seats = await learner.cluster.pods(), learner.launchers.seats
+    restored = {seats[name].restore.step for name in pods if name in seats}
+    assert restored == {SAVED_STEP}, restored
+    said = "tutorial kueue: from its first command to its last"
+    return measured(said, ours=[took_s], other=[TUTORIAL_S_MAX], unit="s", target=1.0)
+
+
 async def main() -> list[Figure]:
-    async with stage() as teams:
-        return await play(*teams)
+    async with stage() as (first, urgent, third, learner):
+        return [*await play(first, urgent, third), await learn(learner)]
 
 
 if __name__ == "__main__":

@@ -26,16 +26,16 @@ sys.path.insert(0, str(ROOT / "tests" / "servers"))
 from tutorial import RUN, Command, Page, TutorialFailed, read_page, run_page  # noqa: E402
 
 TUTORIALS: Final = ROOT / "docs" / "tutorials"
-WITH_A_CLUSTER: Final = {"kubernetes"}  # whose commands are for an API server
+WITH_A_CLUSTER: Final = {"kubernetes", "kueue"}  # whose commands are for an API server
 HERE: Final = "bench/tutorials.py::main"
 LIMIT_S: Final = 300.0
 PATIENCE_S: Final = 1200.0
 
 
-def whole(page: Page) -> Page:
-    """With the commands that are left to this bench."""
+def whole(page: Page, here: str = HERE) -> Page:
+    """With the commands that are left to the bench `here`."""
     steps = (
-        replace(each, how=RUN, why="") if isinstance(each, Command) and each.why == HERE else each
+        replace(each, how=RUN, why="") if isinstance(each, Command) and each.why == here else each
         for each in page.steps
     )
     return replace(page, steps=tuple(steps))
@@ -43,7 +43,7 @@ def whole(page: Page) -> Page:
 
 def took_s(page: Page, environment: Mapping[str, str]) -> float:
     """Raises TutorialFailed."""
-    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', os.environ['PATH'])}"
     environment = {**environment, "PATH": programs, "HOLDFAST_CONSOLE": "0"}
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as scratch:
         folder = Path(scratch) / "here"

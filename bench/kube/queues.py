@@ -21,6 +21,8 @@ API: Final = "/apis/kueue.x-k8s.io/v1beta2"
 CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 QUOTA: Final = 4  # nodes
 WITHIN_S: Final = 60.0
+LEARNER: Final = "research"
+"""The namespace of the tutorial."""
 
 Manifest = dict[str, Any]
 
@@ -131,8 +133,8 @@ async def make(server: ApiServer, namespaces: Iterable[str]) -> None:
 
 
 @asynccontextmanager
-async def stage() -> AsyncIterator[tuple[Team, Team, Team]]:
-    """Three teams beside a real API server, Kueue, operator and watchdog."""
+async def stage() -> AsyncIterator[tuple[Team, Team, Team, Team]]:
+    """Teams beside a real API server, Kueue, operator and watchdog; the last is `LEARNER`, without a queue."""
     async with AsyncExitStack() as stack:
         server = ApiServer()
         stack.callback(server.close)
@@ -146,8 +148,10 @@ async def stage() -> AsyncIterator[tuple[Team, Team, Team]]:
             _, endpoint = stack.enter_context(started_watchdog(folder))
             names = [server.new_namespace() for _ in range(3)]
             await make(server, names)
+            server.call("POST", "/api/v1/namespaces", {"metadata": {"name": LEARNER}})
+            server.new_service_account(LEARNER, "default")
             teams = []
-            for name in names:
+            for name in (*names, LEARNER):
                 cluster = Cluster(server, name)
                 stack.push_async_callback(cluster.close)
                 kubelet = await stack.enter_async_context(Nodes(server, name))
@@ -157,8 +161,8 @@ async def stage() -> AsyncIterator[tuple[Team, Team, Team]]:
             operator = OperatorProcess(server, names[0], endpoint, folder)
             stack.callback(lambda: print(operator.log.read_text(), flush=True))
             stack.callback(operator.stop)
-            operator.start("--kueue", *(f"--namespace={name}" for name in names[1:]))
-            yield teams[0], teams[1], teams[2]
+            operator.start("--kueue", *(f"--namespace={name}" for name in (*names[1:], LEARNER)))
+            yield teams[0], teams[1], teams[2], teams[3]
         except BaseException:
             print(kueue.log.read_text()[-20000:] if kueue.log.exists() else "Kueue was not started", flush=True)
             raise

@@ -160,10 +160,15 @@ class ApiServer:
             if refused.code != http.client.CONFLICT:
                 raise
 
-    def service_account_token(self, namespace: str, name: str, audiences: Sequence[str] = (ISSUER,)) -> str:
-        """A token as a pod of that account would have it mounted, good for an hour."""
+    def service_account_token(
+        self, namespace: str, name: str, audiences: Sequence[str] = (ISSUER,), *, pod: str = ""
+    ) -> str:
+        """A token as a pod of that account would have it mounted, good for an hour; bound to `pod` where named."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
-        request = {"spec": {"audiences": list(audiences), "expirationSeconds": 3600}}
+        spec: dict[str, Any] = {"audiences": list(audiences), "expirationSeconds": 3600}
+        if pod:
+            spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", "name": pod}
+        request = {"spec": spec}
         token: str = self.call("POST", path, request)["status"]["token"]
         return token
 

@@ -6,7 +6,7 @@ FULL_SPEC: dict[str, Any] = {
     "entrypoint": ["train.py", "--config", "7b.toml"],
     "nodes": {"min": 30, "max": 32, "spares": 2},
     "processesPerNode": 8,
-    "parallelism": {"tensor": 8, "pipeline": 2},
+    "parallelism": {"tensor": 4, "context": 2, "pipeline": 2},
     "startup": {"preflight": "light", "timeout": "10m"},
     "checkpoint": {
         "uri": "s3://runs/gpt-7b",

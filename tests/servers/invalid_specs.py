@@ -167,11 +167,11 @@ READING = (
     ),
     Invalid(
         "a world that splits a model",
-        "{nodes: {min: 3, max: 4}, processesPerNode: 2, parallelism: {tensor: 4}}",
+        "{nodes: {min: 3, max: 4}, processesPerNode: 2, parallelism: {tensor: 2, context: 2}}",
         _refused(
             "spec.nodes.min",
             "3",
-            "3 x 2 processes do not divide by 4 (parallelism.tensor x parallelism.pipeline); "
+            "3 x 2 processes do not divide by 4 (parallelism.tensor x context x pipeline); "
             "choose a number of nodes that does",
         ),
     ),

@@ -131,12 +131,12 @@ class Invariants(Witness):
         self._fenced_rounds_never_commit()
         disk = self.world.disk
         self.require(not disk.had_healthy or any(disk.there.values()), "no healthy checkpoint is left on disk")
-        self._money_only_grows()
-        self._every_gpu_second_is_in_one_row()
         state = self.world.job.state
         if state is self._state:
-            return  # it cannot change: what held of it holds
+            return  # it cannot change: what held of it holds, and its ledger grows with time alone
         self._state = state
+        self._money_only_grows()
+        self._every_gpu_second_is_in_one_row()
         self._checkpoints_on_record_are_true()
         self._evictions_stay_within_budget()
         self._recovered_means_a_step()

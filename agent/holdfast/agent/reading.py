@@ -102,6 +102,7 @@ def sample_of(detail: GpuDetail) -> GpuSample:
         margin_c=detail.margin_c,
         throttled_s=detail.thermal_throttled_s,
         throttle=detail.throttle,
+        memory_used_bytes=None if detail.memory_used_bytes is None else float(detail.memory_used_bytes),
     )
 
 

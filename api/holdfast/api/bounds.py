@@ -27,6 +27,7 @@ PER_NODE_MAX: Final = 1024
 STEPS_MAX: Final = 10**9
 COUNT_MAX: Final = 10**6
 TENSOR_MAX: Final = 1024
+CONTEXT_MAX: Final = 1024
 PIPELINE_MAX: Final = 16_384
 REPLICAS_MAX: Final = 64
 KEEP_MAX: Final = 10_000
@@ -55,6 +56,8 @@ Seconds = Annotated[float, Meta(ge=-SECONDS_MAX, le=SECONDS_MAX)]
 """A length of time, never infinite and never no number. An age may be a little below zero."""
 Figure = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 """Something measured that is compared with a limit: never infinite and never no number."""
+Rate = Annotated[float, Meta(ge=0, le=1e30)]
+"""Bytes a second."""
 Job = Annotated[str, Meta(max_length=JOB_LENGTH_MAX)]
 Name = Annotated[str, Meta(max_length=NAME_LENGTH_MAX)]
 Uri = Annotated[str, Meta(max_length=URI_LENGTH_MAX)]

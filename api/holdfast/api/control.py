@@ -28,7 +28,7 @@ from holdfast.api.membership import (
 from holdfast.api.memory import NodeMemory
 from holdfast.api.policy import SpikeLimits
 from holdfast.api.profile import ProfileTold, ProfileWanted
-from holdfast.api.round import Endpoint, Reentry, Restore, Seat
+from holdfast.api.round import Endpoint, GroupSeat, Reentry, Restore, Seat
 from holdfast.api.scalars import ScalarsLogged
 from holdfast.api.stacks import FlightTold, FlightWanted
 from holdfast.api.telemetry import NonFinite
@@ -41,7 +41,8 @@ ROLE = "default"
 
 class Assignment(msgspec.Struct, frozen=True, tag=True):
     """Launcher to worker: your part in a round. `fingerprint_every`, `keep`, `save_every`, `spikes` and
-    `ranks_shown` are as in `Round`.
+    `ranks_shown` are as in `Round`. `group` is its replica group, where there are some: `rank` and `world_size`
+    count over all of them.
 
     `memory` None: no snapshots in memory. `place` is the member's among `members`; `restarts` counts the rounds
     the member ran before this one.
@@ -65,6 +66,21 @@ class Assignment(msgspec.Struct, frozen=True, tag=True):
     restarts: int = 0
     spikes: SpikeLimits | None = None
     ranks_shown: int = 0
+    group: GroupSeat | None = None
+
+    def inside(self) -> "Assignment":
+        """The part in its own replica group alone, as its ranks count among themselves; itself without groups."""
+        if self.group is None:
+            return self
+        rank, group = self.rank - self.group.first_rank, self.group
+        return msgspec.structs.replace(
+            self, rank=rank, world_size=group.size, endpoint=group.endpoint, round=group.epoch, group=None
+        )
+
+    def goes_on(self, later: "Assignment") -> bool:
+        """Whether a process that has this part goes on with `later` without leaving anything."""
+        mine, group = self.group, later.group
+        return mine is not None and group is not None and mine.epoch == group.epoch
 
     def learning_rate_factor(self, step: int) -> float:
         """What a script that works out its learning rate at each step multiplies it by at `step`: 1.0, but for a
@@ -98,6 +114,7 @@ def assignment_in(seat: Seat, *, local_rank: int, restarts: int, memory: NodeMem
         save_every=seat.save_every,
         spikes=seat.spikes,
         ranks_shown=seat.ranks_shown,
+        group=seat.group,
         place=seat.place,
         members=seat.members,
         restarts=restarts,
@@ -106,9 +123,11 @@ def assignment_in(seat: Seat, *, local_rank: int, restarts: int, memory: NodeMem
 
 def round_environment(part: Assignment) -> dict[str, str]:
     """What changes from round to round in the environment of a worker: what torchrun sets, and the round's number.
+    Of a replica group the ranks are those within it.
 
     Source: https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
     """
+    number, part = part.round, part.inside()
     return {
         "RANK": str(part.rank),
         "LOCAL_RANK": str(part.local_rank),
@@ -124,7 +143,7 @@ def round_environment(part: Assignment) -> dict[str, str]:
         "TORCHELASTIC_RESTART_COUNT": str(part.restarts),
         "TORCHELASTIC_RUN_ID": part.job,
         "HOLDFAST_JOB": part.job,
-        "HOLDFAST_ROUND": str(part.round),
+        "HOLDFAST_ROUND": str(number),
     }
 
 
@@ -167,6 +186,12 @@ class RoundLeft(msgspec.Struct, frozen=True, tag=True):
     step: Whole | None = None
 
 
+class AtTheDoor(msgspec.Struct, frozen=True, tag=True):
+    """Worker to launcher: I wait at a step boundary, in the replica group of `epoch`, for the other groups."""
+
+    epoch: Whole
+
+
 class Finished(msgspec.Struct, frozen=True, tag=True):
     """Worker to launcher: the training function returned; the process is about to exit with zero.
 
@@ -189,6 +214,7 @@ FromWorker = (
     | RunDescribed
     | Restored
     | ScalarsLogged
+    | AtTheDoor
     | Finished
     | FlightTold
     | ProfileTold

@@ -71,9 +71,18 @@ class MemberEntered(msgspec.Struct, frozen=True, tag=True):
 
 
 class MembersEntered(msgspec.Struct, frozen=True, tag=True):
-    """Members entered within moments of each other, in the order in which they said so: one line for all of them."""
+    """Members entered within moments of each other, in the order in which they said so: one line for all."""
 
     entries: tuple[MemberEntered, ...]
+
+
+class MemberReady(msgspec.Struct, frozen=True, tag=True):
+    """All local workers of the member wait at a step boundary for those of other groups. `epoch` is that of the
+    replica group, as in `round.GroupSeat`.
+    """
+
+    member: str
+    epoch: int
 
 
 class RoundBegan(msgspec.Struct, frozen=True, tag=True):
@@ -278,6 +287,7 @@ Event = (
     | MemberLeft
     | MemberEntered
     | MembersEntered
+    | MemberReady
     | RoundBegan
     | MemberFinished
     | CheckpointRecorded

@@ -74,6 +74,15 @@ class RoundEntered(msgspec.Struct, frozen=True, tag=True):
     because: Text = ""
 
 
+class GroupReady(msgspec.Struct, frozen=True, tag=True):
+    """Every local worker of the member waits at a step boundary, in the replica group of `epoch` that is being
+    formed: it can train from the next round on. Said again in each `round` in which it is still being formed.
+    """
+
+    round: Whole
+    epoch: Whole
+
+
 class WorkerExited(msgspec.Struct, frozen=True, tag=True):
     """A worker process of `round` ended on its own. `age_s` since the kernel said so.
 
@@ -98,12 +107,16 @@ class WorkerExited(msgspec.Struct, frozen=True, tag=True):
 
 
 class CollectiveFailed(msgspec.Struct, frozen=True, tag=True):
-    """A worker of `round` is alive but its collective failed; it waits for the next round. A symptom."""
+    """A worker of `round` is alive but its collective failed; it waits for the next round. A symptom.
+
+    `across`: it failed between replica groups, and within none.
+    """
 
     round: Whole
     rank: Rank
     age_s: Seconds
     error: Text = ""
+    across: bool = False
 
 
 class ProcessesSpawned(msgspec.Struct, frozen=True, tag=True):
@@ -260,6 +273,7 @@ FromLauncher = (
     | Warmed
     | Beat
     | RoundEntered
+    | GroupReady
     | WorkerExited
     | CollectiveFailed
     | TrainingBegan

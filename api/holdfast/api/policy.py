@@ -20,6 +20,7 @@ from holdfast.api.bounds import (
     Nodes,
     PerNode,
     Rank,
+    Rate,
     Seconds,
     Uri,
     Whole,
@@ -212,6 +213,16 @@ class ModelFlops(msgspec.Struct, frozen=True):
     gpu_peak_per_s: Annotated[float, msgspec.Meta(gt=0, le=1e30)]
 
 
+class Expects(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """What the plan counts on, in seconds and bytes a second: a step's time, what kernels reach of a GPU's memory,
+    and what a GPU sends to its neighbours over NVLink (0: there is none).
+    """
+
+    step_seconds: Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+    memory_rate: Annotated[float, msgspec.Meta(gt=0, le=1e30)]
+    nvlink_rate: Rate = 0.0
+
+
 class WandbTarget(msgspec.Struct, frozen=True):
     """Where a job is shown in Weights & Biases. `entity` and `url` empty: as the environment says."""
 
@@ -245,8 +256,8 @@ class ReportingPolicy(msgspec.Struct, frozen=True):
 class Policy(msgspec.Struct, frozen=True):
     """One job's resolved policy.
 
-    `model_ranks` is tensor x pipeline: every world size is a multiple of it. `hang_timeout_s` None means "from
-    the job's own step times". `form_grace_s` is how long forming waits for the maximum once the minimum has
+    `model_ranks` is tensor x context x pipeline: every world size is a multiple of it. `hang_timeout_s` None means
+    "from the job's own step times". `form_grace_s` is how long forming waits for the maximum once the minimum has
     joined. `save_grace_s` is how long a planned stop (drain, suspension, deletion) waits for a last checkpoint,
     `drain_grace_s` how long a node that is being drained is kept while nobody can take its ranks.
 
@@ -254,7 +265,8 @@ class Policy(msgspec.Struct, frozen=True):
     its spec says.
 
     `preflight` is the self-test a member passes before it is given ranks (None: none), `tensor` how many ranks
-    must share one NVLink domain. `links` None: no links between nodes are tested.
+    must share one NVLink domain, `context` how many share a sequence. `links` None: no links between nodes are
+    tested.
     `memory` None: no snapshots in memory; `interval` None: the script alone says
     when a checkpoint is due; `keep` None: the script alone says how many stay. `condition_actions` and
     `xid_actions` override the catalogues. `observe`: what would be done about a fault is told, and not done.
@@ -262,7 +274,10 @@ class Policy(msgspec.Struct, frozen=True):
     and `team` who pays, as the job's label says. `reporting` None: the job is published nowhere.
     `cordon_on` and `cluster_xid_actions` are the cluster's words, not the job's; `xid_actions` come before these.
     So is `admitted`: how many nodes, spares among them, the cluster's queue lets the job have; 0 for none, None
-    where the job waits in no queue.
+    where the job waits in no queue. `expects` is what the job's plan counts on; None: it carries no plan.
+
+    `replica_nodes` is how many members make a replica group, which leaves and comes back alone; 0: the job is one
+    group. Rounds then have whole groups.
     """
 
     job: Job
@@ -287,6 +302,7 @@ class Policy(msgspec.Struct, frozen=True):
     suspend: bool = False
     preflight: TestLevel | None = None
     tensor: Rank = 1
+    context: Rank = 1
     condition_actions: Annotated[dict[Name, XidAction], Many] = {}
     thermal: ThermalPolicy = ThermalPolicy()
     corruption: CorruptionPolicy = CorruptionPolicy()
@@ -307,6 +323,8 @@ class Policy(msgspec.Struct, frozen=True):
     reporting: ReportingPolicy | None = None
     links: LinkPolicy | None = None
     admitted: Nodes | None = None
+    expects: Expects | None = None
+    replica_nodes: Nodes = 0
 
     @property
     def members_wanted(self) -> int:
@@ -336,6 +354,7 @@ class Policy(msgspec.Struct, frozen=True):
         return best.amount if best is not None else self.gpu_hour.amount
 
     def world_sizes_allow(self, members: int) -> bool:
-        """Whether `members` nodes make a legal world: within the range, and whole model replicas."""
+        """Whether `members` nodes make a legal world: within the range, and whole model replicas and groups."""
         world = members * self.processes_per_node
-        return self.nodes_min <= members <= self.nodes_max and world % self.model_ranks == 0
+        whole = world % self.model_ranks == 0 and members % (self.replica_nodes or 1) == 0
+        return self.nodes_min <= members <= self.nodes_max and whole

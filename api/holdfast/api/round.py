@@ -40,6 +40,7 @@ class Tier(StrEnum):
     NONE = "None"  # start from the beginning, whatever is saved
     CHECKPOINT = "Checkpoint"
     MEMORY = "Memory"
+    PEER = "Peer"  # nothing is loaded: the state is copied from a replica group that trains
 
 
 class Restore(msgspec.Struct, frozen=True):
@@ -131,8 +132,42 @@ class Reentry(StrEnum):
     NEVER = "Never"  # none: something in it keeps process groups that are gone
 
 
+class ReplicaGroup(msgspec.Struct, frozen=True):
+    """A replica group of a round: its next `members`, in rank order. `epoch` is the round in which it was formed:
+    a member whose workers are in that epoch already leaves nothing, whatever the number of the round. Its own
+    ranks meet at `endpoint`. One that is being formed (`trains` False) has no part in what is averaged.
+    """
+
+    epoch: int
+    members: int
+    endpoint: Endpoint
+    trains: bool
+
+
+class GroupSeat(msgspec.Struct, frozen=True):
+    """What a member is shown of its replica group: its ranks first_rank .. first_rank + size - 1 of the round,
+    which met in round `epoch` at `endpoint`.
+
+    It is the one of `index` among the `count` groups that train; None while it is being formed. All groups meet at
+    the round's endpoint, where the group of epoch `meets_in` met before. `broke_in` is as in `Round`.
+    """
+
+    epoch: int
+    first_rank: int
+    size: int
+    endpoint: Endpoint
+    index: int | None
+    count: int
+    meets_in: int
+    broke_in: int = 0
+
+
 class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
     """One agreed membership. `fresh_ranks` must be new processes even when `entry` is REENTER (culprits).
+
+    `groups` are its replica groups in rank order, those that train first; empty: all ranks are one group.
+    `broke_in` is the newest round in which one that trained had left, or that followed a fault: who is in an older
+    one cannot complete a step there.
 
     `fingerprint_every`: ranks fingerprint their parameters after every so many steps; 0: never. `memory` None:
     no snapshots are kept in memory. `keep` is how many committed checkpoints stay; None: the script says.
@@ -155,6 +190,8 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
     save_every: int | None = None
     spikes: SpikeLimits | None = None
     ranks_shown: int = 0
+    groups: tuple[ReplicaGroup, ...] = ()
+    broke_in: int = 0
 
     @cached_property
     def _places(self) -> Mapping[str, int]:
@@ -169,6 +206,40 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
     @cached_property
     def world_size(self) -> int:
         return sum([share.local_size for share in self.ranks])
+
+    @cached_property
+    def training(self) -> int:
+        """How many members train, the first in rank order: all but those of groups that are being formed."""
+        return sum([each.members for each in self.groups if each.trains]) if self.groups else len(self.ranks)
+
+    @cached_property
+    def training_size(self) -> int:
+        """How many ranks train, the first ones."""
+        return sum([share.local_size for share in self.ranks[: self.training]]) if self.groups else self.world_size
+
+    @cached_property
+    def goes_on(self) -> bool:
+        """Whether there are groups in it that leave nothing for it: they restore nothing, and lose no step."""
+        return any(each.epoch != self.number for each in self.groups)
+
+    def group_seat(self, place: int) -> GroupSeat | None:
+        """What the member at `place` is shown of its replica group; None where there are none."""
+        first = 0
+        for index, group in enumerate(self.groups):
+            if place < first + group.members:
+                shares = self.ranks[first : first + group.members]
+                return GroupSeat(
+                    epoch=group.epoch,
+                    first_rank=shares[0].first_rank,
+                    size=sum([share.local_size for share in shares]),
+                    endpoint=group.endpoint,
+                    index=index if group.trains else None,
+                    count=sum([each.trains for each in self.groups]),
+                    meets_in=self.groups[0].epoch,
+                    broke_in=self.broke_in,
+                )
+            first += group.members
+        return None
 
     def share_of(self, member: str) -> MemberRanks | None:
         """The member's ranks, or None when it is a spare in this round."""
@@ -188,14 +259,15 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
         place = self._places.get(member)
         if place is None:
             return None
-        share = self.ranks[place]
+        share, group = self.ranks[place], self.group_seat(place)
+        comes_later = group is not None and group.index is None
         return Seat(
             job=self.job,
             number=self.number,
             members=len(self.ranks),
             world_size=self.world_size,
             endpoint=self.endpoint,
-            restore=self.restore,
+            restore=msgspec.structs.replace(self.restore, tier=Tier.PEER) if comes_later else self.restore,
             entry=self.entry,
             reason=self.reason,
             place=place,
@@ -208,6 +280,7 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
             save_every=self.save_every,
             spikes=self.spikes,
             ranks_shown=self.ranks_shown,
+            group=group,
         )
 
     def _fresh_of(self, share: MemberRanks) -> tuple[int, ...]:
@@ -229,7 +302,7 @@ class Seat(msgspec.Struct, frozen=True, tag=True):
 
     `place` is the member's among `members`. `fresh_ranks` are those of its own ranks that must be new processes
     even when `entry` is REENTER. `fingerprint_every`, `keep`, `save_every`, `spikes` and `ranks_shown` are as
-    in `Round`.
+    in `Round`. `group` None: the round has no replica groups.
     """
 
     job: str
@@ -250,6 +323,7 @@ class Seat(msgspec.Struct, frozen=True, tag=True):
     save_every: int | None = None
     spikes: SpikeLimits | None = None
     ranks_shown: int = 0
+    group: GroupSeat | None = None
 
 
 class Idle(msgspec.Struct, frozen=True, tag=True):

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from holdfast.api.bounds import Figure, Line, Many, Name, Port, Seconds, Text, Whole
+from holdfast.api.bounds import Figure, Line, Many, Name, Port, Rate, Seconds, Text, Whole
 
 LINKS_FAILED: Final = "link test failed"
 """The cause of a finding of a test of links: of a node, or of the link to another."""
@@ -48,7 +48,8 @@ class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `device` is the GPU's UUID, "cpu", or "node" for what concerns all. `like` names what must answer alike (model,
     driver, library versions, the check's own version): two results of equal `check` and `like` whose `digest`s
-    differ mean that one of the two devices computes wrong. Empty `digest`: nothing to compare.
+    differ mean that one of the two devices computes wrong. Empty `digest`: nothing to compare. `rate` is the bytes
+    a second that were measured; None: none were.
     """
 
     check: Name
@@ -58,6 +59,7 @@ class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
     took_s: Seconds
     like: Text = ""
     digest: Name = ""
+    rate: Rate | None = None
 
 
 class UsualLink(msgspec.Struct, frozen=True):

@@ -93,6 +93,16 @@ class Cadence(msgspec.Struct, frozen=True):
     steps: int | None = None
 
 
+class MeasuredRate(msgspec.Struct, frozen=True):
+    """Bytes a second that self-tests of one kind measured, `count` times: their mean, and the least, on `node`."""
+
+    check: str
+    mean: float
+    least: float
+    node: str
+    count: int
+
+
 class PendingTest(msgspec.Struct, frozen=True):
     """A self-test that was asked of a member `at` (watchdog's clock) and is not answered yet. Of one that `bars`,
     the member gets no ranks before it has answered. `waits_for` is what keeps such a one from beginning, empty
@@ -148,7 +158,9 @@ class JobStatus(msgspec.Struct, frozen=True):
     cost; None without a price, and before the first member joined. `until_step` is the last step that the script
     means to make, None where it does not say. `causes` is how soon the causes of its newest 256 incidents were
     known; None without one. `links` is what the newest test of the links between nodes came to, empty without one.
-    `gatherings` are the places behind which faults of all jobs gather and this one has nodes.
+    `gatherings` are the places behind which faults of all jobs gather and this one has nodes. `rates` are what
+    self-tests have measured, `plan` is what of that is worse than the job's plan counts on, empty where nothing
+    is.
     """
 
     job: str
@@ -183,6 +195,8 @@ class JobStatus(msgspec.Struct, frozen=True):
     causes: Causes | None = None
     links: str = ""
     gatherings: tuple[Gathering, ...] = ()
+    rates: tuple[MeasuredRate, ...] = ()
+    plan: str = ""
 
 
 class RankStatus(msgspec.Struct, frozen=True):

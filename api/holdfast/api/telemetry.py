@@ -150,7 +150,7 @@ class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `margin_c` is how much hotter it may get before it slows itself down; negative: it does. `throttled_s` counts
     the seconds it was held down for heat since the driver was loaded. `throttle` are the reasons why its clocks
-    are held down now, as NVML's bits.
+    are held down now, as NVML's bits. `memory_used_bytes` are those that are in use, whoever uses them.
     """
 
     uuid: Name
@@ -163,6 +163,7 @@ class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
     margin_c: Figure | None = None
     throttled_s: Figure | None = None
     throttle: Bits | None = None
+    memory_used_bytes: Figure | None = None
 
 
 class XidRaised(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, Field, JsonValue, StringConstraints, WithJs
 from pydantic_core import PydanticCustomError
 
 from holdfast.api.bounds import (
+    CONTEXT_MAX,
     ENTRIES_MAX,
     KEEP_MAX,
     LEARNED,
@@ -29,13 +30,14 @@ from holdfast.api.bounds import (
     STEPS_MAX,
     TENSOR_MAX,
 )
+from holdfast.api.costspec import Cost, budget_of, prices_of
+from holdfast.api.errors import InvalidInput
 from holdfast.api.faultpolicy import FaultPolicy, Loss, NoticeSource, Preemption, Straggler
 from holdfast.api.jobstatus import TrainingJobStatus
 from holdfast.api.metadata import Metadata
+from holdfast.api.planned import expects_of
 from holdfast.api.policy import (
     FORM_GRACE_S,
-    Budget,
-    Capacity,
     CheckpointInterval,
     CorruptionPolicy,
     EvictionBudget,
@@ -46,15 +48,14 @@ from holdfast.api.policy import (
     ModelFlops,
     NoticeAction,
     Policy,
-    Price,
     RestartBudget,
     SpikeLimits,
     StragglerPolicy,
     ThermalPolicy,
 )
-from holdfast.api.quantity import Duration, Interval, Percent, Share, Steps, format_duration
+from holdfast.api.quantity import Duration, Interval, Steps, format_duration
 from holdfast.api.reportingspec import Reporting, reporting_policy
-from holdfast.api.section import MISSING, Section, contradiction, parse
+from holdfast.api.section import Section, contradiction, parse
 from holdfast.api.selftest import TestLevel
 
 TEAM_LABEL = "holdfast.dev/team"
@@ -125,8 +126,17 @@ class Parallelism(Section):
 
     tensor: Annotated[int, Field(ge=1, le=TENSOR_MAX)] = 1
     """Ranks that share each layer."""
+    context: Annotated[int, Field(ge=1, le=CONTEXT_MAX)] = 1
+    """Ranks that share each sequence."""
     pipeline: Annotated[int, Field(ge=1, le=PIPELINE_MAX)] = 1
     """Ranks that share the layers among them, one after the other."""
+    replica_group_nodes: Annotated[int, Field(ge=1, le=NODES_MAX)] | None = None
+    """Nodes of one replica group, which leaves and comes back alone; without it the job is one group."""
+
+    @property
+    def model_ranks(self) -> int:
+        """Ranks of one copy of the model: every world size is a multiple of it."""
+        return self.tensor * self.context * self.pipeline
 
 
 FLOW_MAX = timedelta(minutes=1)
@@ -201,59 +211,6 @@ class Placement(Section):
     """Node labels of failure or network domains, the closest first."""
 
 
-class PriceOf(Section):
-    """What a GPU costs on some nodes. At least one of `gpu` and `capacity` says on which."""
-
-    gpu: Text | None = None
-    """The GPUs' product name, as the node's label nvidia.com/gpu.product has it."""
-    capacity: Capacity | None = None
-    """How the node is paid for: OnDemand, Spot."""
-    gpu_hour: Annotated[float, Field(gt=0, le=1e6)]
-    """What one of these GPUs costs for one hour."""
-
-    @model_validator(mode="after")
-    def _says_of_which(self) -> Self:
-        if self.gpu is None and self.capacity is None:
-            fix = "name a GPU product, a capacity, or both; cost.gpuHour is the price of all others"
-            raise contradiction("gpu", MISSING, fix)
-        return self
-
-
-class BudgetSpec(Section):
-    """What the job may cost. Nothing is stopped: somebody is told."""
-
-    amount: Annotated[float, Field(gt=0, le=1e12)]
-    """In the currency, over the whole life of the job."""
-    alert_at: Share = Percent(0.8)
-    """The share of it from which on somebody is told."""
-
-
-class Cost(Section):
-    """What a GPU costs, for the ledger."""
-
-    gpu_hour: Annotated[float, Field(gt=0, le=1e6)]
-    """What one GPU costs for one hour, in the currency."""
-    currency: Annotated[
-        str, StringConstraints(pattern=r"^[A-Z]{3}$"), Field(json_schema_extra={"maxLength": 3})
-    ] = "USD"
-    """An ISO 4217 code."""
-    prices: Annotated[tuple[PriceOf, ...], Field(max_length=64)] = ()
-    """What GPUs of a product, or of a kind of capacity, cost instead. What fits and names most counts."""
-    budget: BudgetSpec | None = None
-    """What the job may cost."""
-
-    @model_validator(mode="after")
-    def _each_price_is_said_once(self) -> Self:
-        named = [(each.gpu, each.capacity) for each in self.prices]
-        for at, each in enumerate(named):
-            if each in named[:at]:
-                says = " ".join(part for part in each if part)
-                raise contradiction(
-                    f"prices[{at}].gpuHour", self.prices[at].gpu_hour, f"say the price of {says} once"
-                )
-        return self
-
-
 class Utilization(Section):
     """What model FLOPs utilization (MFU) is told from."""
 
@@ -273,7 +230,7 @@ class JobSpec(Section):
     processes_per_node: Annotated[int, Field(ge=1, le=PER_NODE_MAX)] | None = None
     """By default the number of GPUs the pod requests, one where it requests none."""
     parallelism: Parallelism = Parallelism()
-    """How one copy of the model is split over ranks. World sizes stay multiples of tensor x pipeline."""
+    """How one copy of the model is split over ranks. World sizes stay multiples of tensor x context x pipeline."""
     startup: Startup = Startup()
     """What happens before the first step."""
     placement: Placement = Placement()
@@ -297,7 +254,7 @@ class JobSpec(Section):
 
     @model_validator(mode="after")
     def _worlds_hold_whole_models(self) -> Self:
-        model_ranks = self.parallelism.tensor * self.parallelism.pipeline
+        model_ranks = self.parallelism.model_ranks
         processes = self.local_size()
         if processes > PER_NODE_MAX:
             raise contradiction("template", f"{processes} GPUs", f"ask for at most {PER_NODE_MAX} in a pod")
@@ -305,9 +262,27 @@ class JobSpec(Section):
             if nodes * processes % model_ranks:
                 fix = (
                     f"{nodes} x {processes} processes do not divide by {model_ranks} "
-                    "(parallelism.tensor x parallelism.pipeline); choose a number of nodes that does"
+                    "(parallelism.tensor x context x pipeline); choose a number of nodes that does"
                 )
                 raise contradiction(f"nodes.{end}", nodes, fix)
+        return self
+
+    @model_validator(mode="after")
+    def _replica_groups_are_whole(self) -> Self:
+        split, group = self.parallelism, self.parallelism.replica_group_nodes
+        if group is None:
+            return self
+        if group * self.local_size() % split.model_ranks:
+            ranks = f"{split.model_ranks} ranks (tensor x context x pipeline)"
+            fix = f"write a number of nodes that holds whole models of {ranks}"
+            raise contradiction("parallelism.replicaGroupNodes", group, fix)
+        for end, nodes in (("min", self.nodes.min), ("max", self.nodes.max)):
+            if nodes % group:
+                fix = f"write a multiple of {group}, which is parallelism.replicaGroupNodes"
+                raise contradiction(f"nodes.{end}", nodes, fix)
+        if "memory" in self.checkpoint.model_fields_set and self.checkpoint.memory.every_steps:
+            fix = "leave checkpoint.memory out: with replica groups, groups hold each other's state"
+            raise contradiction("checkpoint.memory.everySteps", self.checkpoint.memory.every_steps, fix)
         return self
 
     def local_size(self) -> int:
@@ -328,6 +303,15 @@ class TrainingJob(Section):
     def _has_a_name(self) -> Self:
         if self.metadata.name is None:
             raise contradiction("metadata.name", None, "give the job a name; it is how every command refers to it")
+        return self
+
+    @model_validator(mode="after")
+    def _carries_a_plan_that_can_be_read(self) -> Self:
+        try:
+            expects_of(self.metadata.annotations)
+        except InvalidInput as error:
+            problem = error.problems[0]
+            raise contradiction(problem.field, problem.value, problem.fix) from None
         return self
 
     @property
@@ -395,10 +379,17 @@ def _straggler(wanted: Straggler) -> StragglerPolicy:
     )
 
 
+def _preflight(wanted: Startup) -> TestLevel | None:
+    return TestLevel(wanted.preflight.value) if wanted.preflight is not Preflight.NONE else None
+
+
+def _links(wanted: Links) -> LinkPolicy:
+    return LinkPolicy(wanted.flow.total_seconds(), wanted.gang.total_seconds(), wanted.timeout.total_seconds())
+
+
 def policy_of(job: TrainingJob) -> Policy:
     """The job's policy in plain values; seconds and ratios instead of texts."""
-    spec, faults = job.spec, job.spec.fault_policy
-    hang = faults.hang.timeout
+    spec, faults, hang = job.spec, job.spec.fault_policy, job.spec.fault_policy.hang.timeout
     return Policy(
         job=job.id,
         uid=job.metadata.uid or "",
@@ -409,24 +400,23 @@ def policy_of(job: TrainingJob) -> Policy:
         nodes_max=spec.nodes.max,
         spares=spec.nodes.spares,
         processes_per_node=spec.local_size(),
-        model_ranks=spec.parallelism.tensor * spec.parallelism.pipeline,
+        model_ranks=spec.parallelism.model_ranks,
+        replica_nodes=spec.parallelism.replica_group_nodes or 0,
         heartbeat_interval_s=faults.heartbeat.interval.total_seconds(),
         lost_after_s=faults.heartbeat.lost.total_seconds(),
         hang_timeout_s=None if hang is None else hang.total_seconds(),
         startup_timeout_s=spec.startup.timeout.total_seconds(),
         checkpoint_uri=spec.checkpoint.uri or "",
-        memory=_memory(spec.checkpoint.memory),
+        memory=None if spec.parallelism.replica_group_nodes else _memory(spec.checkpoint.memory),
         keep=spec.checkpoint.keep,
         interval=_interval(spec.checkpoint.interval),
         xid_actions=dict(faults.xid),
         condition_actions={kind.value: action for kind, action in faults.conditions.items()},
-        preflight=TestLevel(spec.startup.preflight.value)
-        if spec.startup.preflight is not Preflight.NONE
-        else None,
-        links=LinkPolicy(links.flow.total_seconds(), links.gang.total_seconds(), links.timeout.total_seconds())
-        if (links := spec.startup.links)
-        else None,
+        preflight=_preflight(spec.startup),
+        links=_links(spec.startup.links) if spec.startup.links else None,
+        expects=expects_of(job.metadata.annotations),
         tensor=spec.parallelism.tensor,
+        context=spec.parallelism.context,
         thermal=ThermalPolicy(
             margin_c=faults.thermal.slowdown_margin_c,
             sustained_s=faults.thermal.sustained.total_seconds(),
@@ -441,8 +431,8 @@ def policy_of(job: TrainingJob) -> Policy:
         straggler=_straggler(faults.straggler),
         notices=_notice_action(faults.preemption),
         gpu_hour=GpuHour(spec.cost.gpu_hour, spec.cost.currency) if spec.cost else None,
-        prices=_prices(spec.cost) if spec.cost else (),
-        budget=_budget(spec.cost.budget) if spec.cost and spec.cost.budget else None,
+        prices=prices_of(spec.cost) if spec.cost else (),
+        budget=budget_of(spec.cost) if spec.cost else None,
         team=job.metadata.labels.get(TEAM_LABEL, ""),
         flops=_flops(spec.utilization) if spec.utilization else None,
         reporting=reporting_policy(spec.reporting),
@@ -457,14 +447,6 @@ def policy_of(job: TrainingJob) -> Policy:
             backoff_s=faults.restarts.backoff.total_seconds(),
         ),
     )
-
-
-def _prices(cost: Cost) -> tuple[Price, ...]:
-    return tuple([Price(each.gpu_hour, each.gpu or "", each.capacity) for each in cost.prices])
-
-
-def _budget(budget: BudgetSpec) -> Budget:
-    return Budget(budget.amount, budget.alert_at.ratio)
 
 
 def _notice_action(preemption: Preemption) -> NoticeAction:

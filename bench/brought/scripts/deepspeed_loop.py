@@ -48,6 +48,9 @@ def main():
     parser.add_argument("--holdfast", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    # Compiled for ranks that share a host, which two nodes do not. Whoever is killed while it is compiled leaves a
+    # lock in ~/.cache/torch_extensions for which every later process waits for ever.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(dist_backend="gloo")
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU(), torch.nn.Linear(WIDTH, WIDTH))

@@ -80,6 +80,7 @@ def configured(arguments):
     config.training.steps, config.training.seq_len, config.training.local_batch_size = arguments.steps, LENGTH, 2
     config.training.disable_cuda_graphs = True
     config.parallelism.spmd_backend = "full_dtensor"
+    config.debug.seed = 0  # else each run begins with another model
     config.lr_scheduler.warmup_steps, config.lr_scheduler.decay_ratio = 0, 0.0  # whatever --steps is
     config.validator.enable = config.compile.enable = False
     config.dump_folder = str(arguments.folder / "out")
@@ -101,6 +102,12 @@ def main():
     trainer = configured(arguments).build()
     titan_on_cpu.add_up_plainly(trainer)
     told, log = Told(arguments.folder), trainer.metrics_processor.log
+    loss_of = trainer.loss_fn
+
+    def spoilt(*words, **named):
+        loss, counts = loss_of(*words, **named)
+        return told.spoiled(loss), counts
+
     is_begun = False
 
     def telling(step, mean, *more, **named):
@@ -111,8 +118,13 @@ def main():
         log(step, mean, *more, **named)
         told.stepped(step, mean)
 
-    trainer.metrics_processor.log = telling
-    trainer.train()
+    trainer.loss_fn, trainer.metrics_processor.log = spoilt, telling
+    try:
+        trainer.train()
+    except RuntimeError as error:
+        if "Loss is not finite" in str(error):  # torchtitan ends with it, and does not log it
+            told.lost(trainer.step, float("nan"))
+        raise
     trainer.close()
 
 

@@ -110,7 +110,8 @@ class Checkpointer:
         Unavailable when the directory cannot be used; NothingToRestore when a step is to be restored, or
         checkpoints are there, and none can be used (a round with `Tier.NONE` starts over); Unfit when what is left
         is of another model; NotEquivalent when what was restored computes another loss than when it was saved;
-        SavingStopped when save after save fails.
+        SavingStopped when save after save fails; InvalidInput in a round with replica groups, of which it knows
+        nothing.
         """
         # From now on the state that is saved is that of what this pass is over.
         knowing = self.data
@@ -179,6 +180,11 @@ class Checkpointer:
             equivalence=self._equivalence,
         )
         part, restore = self.run.assignment, self.run.assignment.restore
+        if part.group is not None:
+            fix = "save from the group of index 0, as examples/replicas/train.py does"
+            raise InvalidInput(
+                Problem("parallelism.replicaGroupNodes", f"a group of {part.group.size} ranks", fix)
+            )
         opening = Opening(token="")
         if self.storage is not None:
             opening = open_together(self.storage, self._group, round=part.round, restore=restore)

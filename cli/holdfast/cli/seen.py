@@ -9,7 +9,17 @@ import msgspec
 
 from holdfast.api.finding import ProvedBy
 from holdfast.api.place import Gathering
-from holdfast.api.status import Bill, Cadence, Causes, JobStatus, LastSeen, Membership, PendingTest, Reading
+from holdfast.api.status import (
+    Bill,
+    Cadence,
+    Causes,
+    JobStatus,
+    LastSeen,
+    MeasuredRate,
+    Membership,
+    PendingTest,
+    Reading,
+)
 
 
 class Source(StrEnum):
@@ -27,6 +37,7 @@ class SeenCheckpoint(msgspec.Struct, frozen=True):
     uri: str
     round: int | None = None
     at: float | None = None
+    stall_s: float | None = None
 
 
 class SeenStatus(msgspec.Struct, frozen=True):
@@ -64,6 +75,8 @@ class SeenStatus(msgspec.Struct, frozen=True):
     causes: Causes | None = None
     until_step: int | None = None
     gatherings: tuple[Gathering, ...] = ()
+    rates: tuple[MeasuredRate, ...] = ()
+    plan: str | None = None
     source: Source = Source.WATCHDOG
 
 
@@ -71,7 +84,7 @@ def seen(status: JobStatus) -> SeenStatus:
     """What the watchdog said, as it said it."""
     saved = status.last_checkpoint
     fields = {name: getattr(status, name) for name in JobStatus.__struct_fields__ if name != "last_checkpoint"}
-    checkpoint = SeenCheckpoint(saved.step, saved.uri, saved.round, saved.at) if saved else None
+    checkpoint = SeenCheckpoint(saved.step, saved.uri, saved.round, saved.at, saved.stall_s) if saved else None
     return SeenStatus(last_checkpoint=checkpoint, **fields)
 
 

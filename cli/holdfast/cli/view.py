@@ -80,6 +80,7 @@ def _facts(status: SeenStatus) -> list[tuple[str, str]]:
     facts += [("round", number(status.round)), ("members", ready)]
     facts += [("self-tests" if place == 0 else "", each) for place, each in enumerate(_tests(status))]
     facts += [("links", status.links)] if status.links else []
+    facts += [("plan", status.plan)] if status.plan else []
     # Nobody is to take a job for healthy that makes no steps.
     expected_s = max(QUIET_S_MIN, STEPS_MISSED * (status.step_time_s or 0.0))
     stands_still = status.step_age_s is not None and status.ended_at is None and status.step_age_s > expected_s

@@ -87,15 +87,16 @@ REMEDIATION_COLUMNS = (
 REMEDIATION_RULES = (
     {"rule": "self.spec.node == self.metadata.name", "message": "the object has the name of its node: spec.node"},
 )
-_WORLD = "self.nodes.{end} * self.processesPerNode % (self.parallelism.tensor * self.parallelism.pipeline) == 0"
+_RANKS = "(self.parallelism.tensor * self.parallelism.context * self.parallelism.pipeline)"
+_WORLD = f"self.nodes.{{end}} * self.processesPerNode % {_RANKS} == 0"
 JOB_RULES = (
     {
         "rule": f"!has(self.processesPerNode) || {_WORLD.format(end='min')}",
-        "message": "nodes.min x processesPerNode must divide by parallelism.tensor x parallelism.pipeline",
+        "message": "nodes.min x processesPerNode must divide by parallelism.tensor x context x pipeline",
     },
     {
         "rule": f"!has(self.processesPerNode) || !has(self.nodes.max) || {_WORLD.format(end='max')}",
-        "message": "nodes.max x processesPerNode must divide by parallelism.tensor x parallelism.pipeline",
+        "message": "nodes.max x processesPerNode must divide by parallelism.tensor x context x pipeline",
     },
 )
 NODES_RULES = ({"rule": "!has(self.max) || self.min <= self.max", "message": "min must not be above max"},)

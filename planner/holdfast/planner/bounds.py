@@ -17,7 +17,7 @@ def positive(part: msgspec.Struct, section: str, names: Iterable[str]) -> Iterat
 
 
 def not_negative(part: msgspec.Struct, section: str, names: Iterable[str]) -> Iterator[Problem]:
-    """Which of these fields are no finite numbers of at least 0."""
+    """Which of these fields are neither 0 nor finite numbers greater than it."""
     return _outside(part, section, names, 0.0, "give a number of at least 0")
 
 
@@ -26,5 +26,6 @@ def _outside(
 ) -> Iterator[Problem]:
     for name in names:
         value = getattr(part, name)
-        if not (math.isfinite(value) and least <= value <= MOST):
+        is_tiny = 0.0 < value < LEAST  # what is divided by it would have no number
+        if not (math.isfinite(value) and least <= value <= MOST) or is_tiny:
             yield Problem(f"{section}.{name}", value, fix)

@@ -8,39 +8,51 @@ from holdfast.planner.gpu import Gpu
 
 
 class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`nvlink_domain` is how many GPUs reach each other at the GPU's NVLink rate; of GPUs without any it is 1.
+    """`nvlink_domain` is how many GPUs reach each other at the GPU's NVLink rate; 0: as many as its catalogue
+    says, or those of a node. Of GPUs without any it is 1.
 
-    `network` is each GPU's share of its node's network, at the rate that is reached; `latency_s` and
-    `nvlink_latency_s` are of one message.
+    `network` is each GPU's share of its node's network, at the rate that is reached, as where each GPU has a
+    rail of its own. `pod` is how many GPUs reach each other so (0: all); beyond it they share 1 /
+    `oversubscription` of it. `latency_s` and `nvlink_latency_s` are of one message. `host` is from a GPU to its
+    node's memory, `storage` what all nodes together read from storage, or write; None: it is not known, and
+    nothing waits for it.
     """
 
     gpu: Gpu
     gpus: int
     per_node: int = 8
-    nvlink_domain: int = 8
+    nvlink_domain: int = 0
     network: float = 50e9
     latency_s: float = 10e-6
     nvlink_latency_s: float = 3e-6
     price: float | None = None  # of a GPU and hour
+    host: float = 25e9
+    storage: float | None = None
+    pod: int = 0
+    oversubscription: float = 1.0
 
     def __post_init__(self) -> None:
         """Raises InvalidInput."""
         problems = [
-            *positive(self, "cluster", ("gpus", "per_node", "nvlink_domain", "network")),
-            *not_negative(self, "cluster", ("latency_s", "nvlink_latency_s")),
+            *positive(self, "cluster", ("gpus", "per_node", "network", "host")),
+            *not_negative(self, "cluster", ("latency_s", "nvlink_latency_s", "nvlink_domain", "pod")),
             *(positive(self, "cluster", ("price",)) if self.price is not None else ()),
+            *(positive(self, "cluster", ("storage",)) if self.storage is not None else ()),
         ]
         if self.gpus > self.per_node and self.gpus % max(self.per_node, 1):
             problems.append(
                 Problem("cluster.gpus", self.gpus, f"give a multiple of {self.per_node} GPUs per node")
             )
+        if not problems and not 1.0 <= self.oversubscription <= 1e6:
+            fix = "give at least 1: so many times less network leaves a pod than its GPUs have"
+            problems.append(Problem("cluster.oversubscription", self.oversubscription, fix))
         if problems:
             raise InvalidInput(*problems)
 
     @property
     def domain(self) -> int:
         """How many GPUs are joined by NVLink."""
-        return self.nvlink_domain if self.gpu.nvlink else 1
+        return (self.nvlink_domain or self.gpu.domain or self.per_node) if self.gpu.nvlink else 1
 
     @property
     def nodes(self) -> int:
@@ -65,7 +77,9 @@ class Reach(msgspec.Struct, frozen=True):
 def reach_of(cluster: Cluster, size: int, stride: int) -> Reach:
     """A group of every `stride`-th of `size` x `stride` neighbouring GPUs.
 
-    A ring through several nodes enters each once, by as many network ports as it has members there.
+    A ring through several nodes enters each once, by as many network ports as it has members there. Of pods it
+    leaves each once too, beside the rings of `stride` - 1 neighbours; an exchange sends most of what it has out
+    of its pod.
     """
     near = max(1, min(size, cluster.domain // stride))
     if size <= 1:
@@ -75,4 +89,8 @@ def reach_of(cluster: Cluster, size: int, stride: int) -> Reach:
     rate = cluster.network * near
     if near > 1:
         rate = min(rate, cluster.gpu.nvlink)
-    return Reach(size, near, rate, cluster.network, cluster.latency_s)
+    port = cluster.network
+    if 0 < cluster.pod < size * stride:
+        leaves = cluster.pod * cluster.network / cluster.oversubscription
+        rate, port = min(rate, leaves / min(stride, cluster.pod)), port / cluster.oversubscription
+    return Reach(size, near, rate, port, cluster.latency_s)

@@ -10,7 +10,9 @@ from holdfast.planner.bounds import not_negative, positive
 
 
 class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One GPU. Rates are dense, without sparsity; `nvlink` is in one direction; 0: it has none."""
+    """One GPU. Rates are dense, without sparsity; `nvlink` is in one direction; 0: it has none. `domain` is how
+    many NVLink joins across nodes; 0: those of a node.
+    """
 
     name: str
     bf16: float
@@ -18,12 +20,13 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_rate: float
     nvlink: float
     fp8: float = 0.0
+    domain: int = 0
     source: str = ""
 
     def __post_init__(self) -> None:
         """Raises InvalidInput."""
         rates = positive(self, "cluster.gpu", ("bf16", "memory", "memory_rate"))
-        if problems := [*rates, *not_negative(self, "cluster.gpu", ("nvlink", "fp8"))]:
+        if problems := [*rates, *not_negative(self, "cluster.gpu", ("nvlink", "fp8", "domain"))]:
             raise InvalidInput(*problems)
 
     @property
@@ -54,9 +57,37 @@ _CATALOGUE: Final = (
         bf16=2250e12,
         fp8=4500e12,
         memory=180e9,
-        memory_rate=7700e9,
+        memory_rate=8000e9,
         nvlink=900e9,
         source="https://www.nvidia.com/en-us/data-center/dgx-b200/",
+    ),
+    Gpu(
+        "GB200-186GB",
+        bf16=2500e12,
+        fp8=5000e12,
+        memory=186e9,
+        memory_rate=8000e9,
+        nvlink=900e9,
+        domain=72,
+        source="https://www.nvidia.com/en-us/data-center/gb200-nvl72/",
+    ),
+    Gpu(
+        "L40S-48GB",
+        bf16=362e12,
+        fp8=733e12,
+        memory=48e9,
+        memory_rate=864e9,
+        nvlink=0.0,
+        source="https://www.nvidia.com/en-us/data-center/l40s/",
+    ),
+    Gpu(
+        "MI325X-256GB",
+        bf16=1307e12,
+        fp8=2615e12,
+        memory=256e9,
+        memory_rate=6000e9,
+        nvlink=448e9,
+        source="https://www.amd.com/en/products/accelerators/instinct/mi300/mi325x.html",
     ),
     Gpu(
         "MI300X-192GB",

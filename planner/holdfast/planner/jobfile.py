@@ -1,26 +1,25 @@
-"""The TrainingJob that a plan leads to: nodes and spares, ranks of a model, interval, price and FLOP."""
+"""The TrainingJob that a plan leads to: nodes and spares, ranks of a model, interval, price and FLOP.
+
+It carries the question and what was assumed, so that both can be compared with what turns out to be true.
+"""
 
 import math
 from collections.abc import Mapping
 
-from holdfast.api.errors import InvalidInput, Problem
+from holdfast.api.planned import PLAN_ANNOTATION
+from holdfast.api.policy import Expects
 from holdfast.planner.plan import Option, Plan, Question
+from holdfast.planner.questionfile import carried_text
 
 
 def job_of(question: Question, plan: Plan, option: Option, name: str) -> Mapping[str, object]:
-    """The manifest, as YAML and JSON have it; the entrypoint is for the user to fill in.
-
-    Raises InvalidInput for a layout that a TrainingJob cannot say.
-    """
+    """The manifest, as YAML and JSON have it; the entrypoint is for the user to fill in."""
     cluster, layout, training = question.cluster, option.layout, question.training
-    if layout.context > 1:
-        fix = "a TrainingJob has no axis for context parallelism yet; give --layout cp=1"
-        raise InvalidInput(Problem("--write", str(layout), fix))
     spec: dict[str, object] = {
         "entrypoint": ["train.py"],
         "nodes": {"min": _fewest(question, option), "max": cluster.nodes, "spares": round(plan.spares.value)},
         "processesPerNode": min(cluster.per_node, cluster.gpus),
-        "parallelism": {"tensor": layout.tensor, "pipeline": layout.pipeline},
+        "parallelism": {"tensor": layout.tensor, "context": layout.context, "pipeline": layout.pipeline},
         "utilization": {
             "gigaflopsPerToken": round(question.model.flops_per_token(training.sequence) / 1e9, 3),
             "peakTeraflopsPerGpu": cluster.gpu.bf16 / 1e12,
@@ -28,18 +27,25 @@ def job_of(question: Question, plan: Plan, option: Option, name: str) -> Mapping
     }
     if math.isfinite(plan.interval.value):
         spec["checkpoint"] = {"interval": f"{max(1, round(plan.interval.value))}s"}
+    expects = Expects(
+        step_seconds=option.step.value,
+        memory_rate=cluster.gpu.memory_rate * question.reached.memory,
+        nvlink_rate=cluster.gpu.nvlink * question.reached.links,
+    )
     if cluster.price is not None:
-        spec["cost"] = {"gpuHour": cluster.price}
+        spot = question.spot
+        prices = {"prices": [{"capacity": "Spot", "gpuHour": spot.price}]} if spot is not None else {}
+        spec["cost"] = {"gpuHour": cluster.price, **prices}
     return {
         "apiVersion": "holdfast.dev/v1alpha1",
         "kind": "TrainingJob",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "annotations": {PLAN_ANNOTATION: carried_text(question, layout, expects)}},
         "spec": spec,
     }
 
 
 def _fewest(question: Question, option: Option) -> int:
-    """Nodes of one replica of the model: with fewer there is none."""
+    """Nodes that whole replicas of the model fill: with fewer there is none."""
     layout = option.layout
-    replica = layout.tensor * layout.pipeline
-    return max(1, -(-replica // question.cluster.per_node))
+    replica = layout.tensor * layout.context * layout.pipeline
+    return replica // math.gcd(replica, min(question.cluster.per_node, question.cluster.gpus))

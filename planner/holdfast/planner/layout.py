@@ -37,7 +37,10 @@ class Schedule(StrEnum):
 class Recompute(StrEnum):
     """Which activations are computed again in the backward pass.
 
-    Source: https://arxiv.org/abs/2205.05198 (selective: the attention's scores only)
+    Selective: the attention's scores; where flash attention keeps none, what norms and activation functions give.
+
+    Sources: https://arxiv.org/abs/2205.05198 (scores), https://arxiv.org/abs/2412.19437 (section 3.2.3: norms),
+    https://docs.nvidia.com/megatron-core/developer-guide/latest/api-guide/transformer.html (recompute_modules)
     """
 
     NONE = "none"
@@ -49,7 +52,9 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is the same whatever the layout: the batch in sequences, their length, and how the numbers are kept.
 
     `flash` is attention that never writes its scores to memory. `optimizer_bytes` are of master weights and
-    moments, per parameter. `fp8`: matmuls are in FP8.
+    moments, per parameter. `fp8`: matmuls are in FP8. `logit_bytes` are what each logit of a micro-batch takes
+    with its loss: 6 where that is fused, 14 in eager PyTorch (16 bits and three times 32), 0 where it is chunked.
+    `sample_bytes` is what a loader reads for each sequence, images with it; 0: its tokens.
     """
 
     sequence: int
@@ -59,11 +64,14 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fp8: bool = False
     gradient_bytes: int = 4
     optimizer_bytes: int = 12
+    logit_bytes: float = 6.0
+    sample_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         """Raises InvalidInput."""
         counts = positive(self, "training", ("sequence", "batch"))
-        if problems := [*counts, *not_negative(self, "training", ("tokens", "gradient_bytes", "optimizer_bytes"))]:
+        kept = ("tokens", "gradient_bytes", "optimizer_bytes", "logit_bytes", "sample_bytes")
+        if problems := [*counts, *not_negative(self, "training", kept)]:
             raise InvalidInput(*problems)
 
 
@@ -95,6 +103,18 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def gpus(self) -> int:
         """All of them."""
         return self.tensor * self.pipeline * self.context * self.data
+
+    def is_balanced(self, model: Model) -> bool:
+        """Whether the first and the last stage have a layer less than the others, for the embedding and the head:
+        so where that gives whole layers.
+
+        Source: https://arxiv.org/abs/2407.21783 (section 3.3.2: one Transformer layer less each)
+        """
+        return self.pipeline > 1 and not model.tied and (model.layers + 2) % (self.pipeline * self.chunks) == 0
+
+    def stages_most(self, model: Model) -> int:
+        """How many stages, chunks of an interleaved schedule counted, the layers can make."""
+        return model.layers + 2 if self.is_balanced(model) else model.layers
 
     def micro_batches(self, training: Training) -> int:
         """How often each pipeline is filled in a step."""
@@ -131,7 +151,7 @@ def misfits(layout: Layout, model: Model, cluster: Cluster, training: Training) 
         yield Misfit("NVLink domain", f"{says}: each layer would wait for the network four times")
     if model.heads % tensor:
         yield Misfit("heads", f"{model.heads} attention heads cannot be shared by {tensor}")
-    if pipeline * layout.chunks > model.layers:
+    if pipeline > model.layers or pipeline * layout.chunks > layout.stages_most(model):
         yield Misfit("layers", f"{model.layers} layers cannot make {pipeline * layout.chunks} stages")
     if training.sequence % context:
         yield Misfit("sequence", f"a sequence of {training.sequence} cannot be shared by {context}")
@@ -144,6 +164,6 @@ def misfits(layout: Layout, model: Model, cluster: Cluster, training: Training) 
         yield Misfit("batch", f"a batch of {training.batch} sequences cannot be shared by {shares}")
     elif layout.schedule is Schedule.INTERLEAVED and count % pipeline:
         yield Misfit("schedule", f"interleaving wants micro-batches in multiples of {pipeline}, there are {count}")
-    if layout.sharding > Sharding.OPTIMIZER and pipeline > 1:
-        says = "sharded gradients or parameters with a pipeline are gathered anew for each micro-batch"
+    if layout.sharding is Sharding.PARAMETERS and pipeline > 1:
+        says = "sharded parameters with a pipeline are gathered anew for each micro-batch"
         yield Misfit("sharding", says)

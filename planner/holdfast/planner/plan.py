@@ -21,10 +21,12 @@ from holdfast.planner.reliability import (
     save_every_s,
     spares_for,
 )
+from holdfast.planner.spot import Spot
 from holdfast.planner.step import Efficiency, Run, model_flops_utilization, step_time
 
 MICRO_BATCHES: Final = (1, 2, 4, 8)
-CHUNKS: Final = (1, 2, 4)
+CHUNKS: Final = (1, 2, 4, 8)
+MEMORY: Final = "memory"
 
 
 class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,6 +37,12 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     training: Training
     reliability: Reliability = Reliability()
     reached: Efficiency = Efficiency()
+    spot: Spot | None = None
+
+    @property
+    def asked(self) -> tuple[Model, Cluster, Training]:
+        """What a layout has to suit."""
+        return self.model, self.cluster, self.training
 
 
 class Option(msgspec.Struct, frozen=True):
@@ -75,19 +83,31 @@ class Plan(msgspec.Struct, frozen=True):
 def plan(question: Question, pinned: Mapping[str, int] | None = None) -> Plan:
     """Judge every layout whose degrees are those that are `pinned`, by field of `Layout`.
 
+    A pipeline whose GPUs hold too much is judged with gradients sharded too; what fits is not judged again with
+    more recomputing.
+
     Raises InvalidInput when there is none.
     """
     wanted = pinned or {}
     nodes, reliability = question.cluster.nodes, question.reliability
     interval = save_every_s(nodes, reliability)
     effective = effective_share(nodes, reliability, interval.value)
-    options, rejected = [], []
+    options: list[Option] = []
+    rejected: list[Rejected] = []
+    roomy: set[Layout] = set()
     for layout in layouts(question):
         if any(getattr(layout, name) != value for name, value in wanted.items()):
             continue
+        keeps_all = msgspec.structs.replace(layout, recompute=Recompute.NONE)
+        if keeps_all in roomy:  # recomputing more than there is need for is slower and gains nothing
+            continue
         judged = judge(layout, question, effective.value)
+        if layout.pipeline > 1 and isinstance(judged, Rejected) and judged.misfit.because == MEMORY:
+            scattered = msgspec.structs.replace(layout, sharding=Sharding.GRADIENTS)
+            judged = judge(scattered, question, effective.value)
         if isinstance(judged, Option):
             options.append(judged)
+            roomy.add(keeps_all)
         else:
             rejected.append(judged)
     if not options and not rejected:
@@ -113,7 +133,7 @@ def judge(layout: Layout, question: Question, effective: float) -> Option | Reje
     if memory.value > room:
         most = max(memory.of, key=lambda each: each.value)
         says = f"it takes {shown(memory.value, 'bytes')} of {shown(room, 'bytes')} a GPU"
-        return Rejected(layout, Misfit("memory", f"{says}; {shown(most.value, 'bytes')} of it are {most.name}"))
+        return Rejected(layout, Misfit(MEMORY, f"{says}; {shown(most.value, 'bytes')} of it are {most.name}"))
     run = Run(model, layout, cluster, training)
     step = step_time(run, question.reached)
     rate = training.batch * training.sequence / step.value
@@ -144,9 +164,7 @@ def layouts(question: Question) -> Iterator[Layout]:
         if gpus % (tensor * pipeline * context) or pipeline > model.layers:
             continue
         data = gpus // (tensor * pipeline * context)
-        # Flash attention keeps no scores, so that recomputing them selectively gains nothing.
-        kinds = [each for each in Recompute if each is not Recompute.SELECTIVE or not question.training.flash]
-        for expert, micro_batch, recompute in itertools.product(experts, MICRO_BATCHES, kinds):
+        for expert, micro_batch, recompute in itertools.product(experts, MICRO_BATCHES, Recompute):
             if question.training.batch % (data * micro_batch):
                 continue
             base = Layout(tensor, pipeline, context, expert, data, micro_batch, recompute=recompute)
@@ -162,8 +180,9 @@ def _variants(base: Layout, model: Model) -> Iterator[Layout]:
     yield base
     yield msgspec.structs.replace(base, schedule=Schedule.ZERO_BUBBLE)
     for chunks in CHUNKS[1:]:
-        if model.layers >= base.pipeline * chunks:
-            yield msgspec.structs.replace(base, schedule=Schedule.INTERLEAVED, chunks=chunks)
+        split = msgspec.structs.replace(base, schedule=Schedule.INTERLEAVED, chunks=chunks)
+        if split.stages_most(model) >= base.pipeline * chunks:
+            yield split
 
 
 class Reason(msgspec.Struct, frozen=True):

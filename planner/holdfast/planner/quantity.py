@@ -1,13 +1,15 @@
 """A figure that explains itself: its value, how it came about, and where the formula was taken from."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
 
 _SCALES: Final[Mapping[str, tuple[tuple[float, str], ...]]] = {
-    "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")),
+    "s": ((86400.0, "days"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "us")),
     "bytes": ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes")),
+    "bytes/s": ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "bytes/s")),
     "FLOP": ((1e24, "YFLOP"), (1e21, "ZFLOP"), (1e18, "EFLOP"), (1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP")),
 }
 
@@ -38,7 +40,7 @@ def shown(value: float, unit: str) -> str:
     if unit == "share":
         return f"{value:.1%}"
     for scale, name in _SCALES.get(unit, ()):
-        if abs(value) >= scale:
+        if abs(value) >= scale and math.isfinite(value):
             return f"{value / scale:.3g} {name}"
     return f"{value:.4g} {unit}".rstrip()
 

@@ -1,52 +1,105 @@
 """A question in a file: YAML with `model`, `cluster`, `training`, and what is assumed where that is known better.
 
+A TrainingJob that `holdfast plan --write` wrote carries its question, and the layout that was chosen: it is as
+good.
+
 model: {config: config.json}          # of Hugging Face; or the numbers of `holdfast.planner.model.Model`
 cluster: {gpu: H100, gpus: 1024}      # gpu: a name of the catalogue, or the numbers of `Gpu`
 training: {sequence: 8192, batch: 2048, tokens: 2e12}
 reliability: {rate: 3.8}
 reached: {matmul: 0.6}
+spot: {price: 1.2, interruptions: 20}
 """
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 import yaml
 
 from holdfast.api.errors import InvalidInput, Problem
+from holdfast.api.planned import PLAN_ANNOTATION, carried
+from holdfast.api.policy import Expects
+from holdfast.planner.bounds import positive
 from holdfast.planner.cluster import Cluster
 from holdfast.planner.gpu import gpu_of
 from holdfast.planner.hfconfig import read_config
-from holdfast.planner.layout import Training
+from holdfast.planner.layout import Layout, Training
 from holdfast.planner.model import Model
 from holdfast.planner.plan import Question
 from holdfast.planner.reliability import Reliability
+from holdfast.planner.spot import Spot
 from holdfast.planner.step import Efficiency
 
 Part = TypeVar("Part", bound=msgspec.Struct)
-SECTIONS = ("model", "cluster", "training", "reliability", "reached")
+SECTIONS = ("model", "cluster", "training", "reliability", "reached", "spot")
+CARRIED: Final = (*SECTIONS, "layout", "expects")
+"""Of a job also the layout, and what whoever watches the job compares."""
 Sections = dict[str, dict[str, object]]
 
 
 def read_sections(path: Path) -> Sections:
-    """The sections of a file, still as they were written. Raises InvalidInput."""
+    """The sections of a file, or of the plan that a TrainingJob in it carries, still as they were written.
+
+    Raises InvalidInput.
+    """
     try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+        documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise InvalidInput(Problem("FILE", str(path), f"give a file that can be read: {error.strerror}")) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InvalidInput(Problem("FILE", str(path), f"give YAML: {' '.join(str(error).split())}")) from None
+    jobs = [each for each in documents if isinstance(each, dict) and each.get("kind") == "TrainingJob"]
+    given = _carried(path, jobs[0]) if jobs else documents[0] if len(documents) == 1 else None
+    known = CARRIED if jobs else SECTIONS
     if not isinstance(given, dict):
         raise InvalidInput(Problem("FILE", str(path), f"give sections: {', '.join(SECTIONS)}"))
     wrong = [
         Problem(str(name), value, f"give one of the sections {', '.join(SECTIONS)}, each with names and values")
         for name, value in given.items()
-        if name not in SECTIONS or not isinstance(value, dict)
+        if name not in known or not isinstance(value, dict)
     ]
     if wrong:
         raise InvalidInput(*wrong)
     return {str(name): dict(value) for name, value in given.items()}
+
+
+def layout_of(sections: Mapping[str, Mapping[str, object]]) -> Layout | None:
+    """The layout that a job's plan chose; None of a question. Raises InvalidInput."""
+    if "layout" not in sections:
+        return None
+    layout = _part("layout", sections["layout"], Layout)
+    degrees = ("tensor", "pipeline", "context", "expert", "data", "micro_batch", "chunks")
+    if wrong := list(positive(layout, "layout", degrees)):
+        raise InvalidInput(*wrong)
+    return layout
+
+
+def carried_text(question: Question, layout: Layout, expects: Expects) -> str:
+    """What a job carries of its plan, as `read_sections` reads it again."""
+    parts = {name: getattr(question, name) for name in SECTIONS} | {"layout": layout, "expects": expects}
+    plain = {name: _plain(msgspec.to_builtins(part)) for name, part in parts.items() if part is not None}
+    text: str = yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=110)
+    return text
+
+
+def _plain(value: object) -> object:
+    if not isinstance(value, dict):
+        return value
+    return {name: _plain(each) for name, each in value.items() if each is not None}
+
+
+def _carried(path: Path, job: Mapping[str, object]) -> Mapping[str, object]:
+    metadata = job.get("metadata")
+    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
+    found = carried(annotations) if isinstance(annotations, dict) else None
+    if found is None:
+        fix = (
+            f"give a job that `holdfast plan --write` wrote (with the annotation {PLAN_ANNOTATION}), or a question"
+        )
+        raise InvalidInput(Problem("FILE", str(path), fix))
+    return found
 
 
 def question_of(sections: Mapping[str, Mapping[str, object]], folder: Path) -> Question:
@@ -57,6 +110,7 @@ def question_of(sections: Mapping[str, Mapping[str, object]], folder: Path) -> Q
         training=_part("training", sections.get("training", {}), Training),
         reliability=_part("reliability", sections.get("reliability", {}), Reliability),
         reached=_part("reached", sections.get("reached", {}), Efficiency),
+        spot=_part("spot", sections["spot"], Spot) if "spot" in sections else None,
     )
 
 
@@ -89,7 +143,9 @@ def _part(name: str, given: Mapping[str, object], kind: type[Part]) -> Part:
 
 
 def _number(value: object) -> object:
-    """YAML 1.1 takes `2e12` for a word; a whole number of any spelling is one."""
+    """YAML 1.1 takes `2e12` for a word; a whole number of any spelling is one. Sections inside are read so too."""
+    if isinstance(value, dict):
+        return {key: _number(each) for key, each in value.items()}
     if isinstance(value, str):
         try:
             value = float(value)

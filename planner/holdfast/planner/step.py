@@ -10,15 +10,17 @@ import msgspec
 
 from holdfast.api.errors import InvalidInput
 from holdfast.planner.bounds import positive
+from holdfast.planner.bubble import INTERLEAVED, bubble_passes
 from holdfast.planner.cluster import Cluster, reach_of
 from holdfast.planner.collective import SOURCE as RING
 from holdfast.planner.collective import exchange_s, gather_s, reduce_s, send_s
-from holdfast.planner.layout import Layout, Recompute, Schedule, Sharding, Training
-from holdfast.planner.memory import gpu_parameters
+from holdfast.planner.layout import Layout, Recompute, Sharding, Training
+from holdfast.planner.loader import SOURCE as LOADER
+from holdfast.planner.loader import step_bytes
+from holdfast.planner.memory import end_layers, gpu_parameters
 from holdfast.planner.model import Model
 from holdfast.planner.quantity import Quantity, total
 
-BUBBLE: Final = "https://arxiv.org/abs/2104.04473"
 FSDP: Final = "https://arxiv.org/abs/2304.11277"
 # Of a backward pass, what can run beside a collective without being slowed by it.
 HIDES: Final = 0.9
@@ -36,7 +38,7 @@ class Efficiency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `matmul` of the GPU's dense rate by large matmuls, `flash` of its BF16 rate by fused attention, `memory` of its
     memory's rate, `links` of NVLink's.
 
-    Of published runs `matmul` is 0.65 on A100, 0.56 in BF16 and 0.50 in FP8 on H100 (docs/planner.md).
+    Of published runs `matmul` is 0.65 on A100, 0.50 to 0.60 in BF16 and 0.48 in FP8 on H100 (docs/planner.md).
 
     Source: https://arxiv.org/abs/2407.08608 (fused attention: FlashAttention-2 reaches 35% of an H100, the third
     version 75%)
@@ -77,7 +79,7 @@ class Pass(msgspec.Struct, frozen=True):
         return self.matmul + self.memory + self.tensor + self.context + self.expert
 
 
-def passes(layout: Layout) -> tuple[float, float]:
+def passes(layout: Layout, *, flash: bool) -> tuple[float, float]:
     """How often a layer's matmuls, and its attention's scores, are computed, in forward passes: 3 without
     recomputing.
 
@@ -85,22 +87,31 @@ def passes(layout: Layout) -> tuple[float, float]:
     """
     if layout.recompute is Recompute.FULL:
         return 4.0, 4.0
-    return 3.0, 4.0 if layout.recompute is Recompute.SELECTIVE else 3.5
+    return 3.0, 4.0 if layout.recompute is Recompute.SELECTIVE and not flash else 3.5
 
 
 def stage_pass(run: Run, reached: Efficiency) -> Pass:
-    """Of the last stage, which has the logits to do besides its layers."""
+    """Of the slowest stage: the last one has the logits to do besides its layers, others may have a layer more."""
+    last = _stage_pass(run, reached, end_layers(run.model, run.layout), logits=True)
+    if run.layout.pipeline <= 2 or not run.layout.is_balanced(run.model):
+        return last
+    between = _stage_pass(run, reached, end_layers(run.model, run.layout) + 1.0, logits=False)
+    return max(last, between, key=lambda each: each.whole)
+
+
+def _stage_pass(run: Run, reached: Efficiency, layers: float, *, logits: bool) -> Pass:
+    """Of a stage of so many layers."""
     model, layout, cluster, training = run
     tokens = layout.micro_batch * training.sequence / layout.context
-    layers = model.layers / layout.pipeline
-    times, score_times = passes(layout)
+    times, score_times = passes(layout, flash=training.flash)
     rate = (cluster.gpu.fp8 if training.fp8 and cluster.gpu.fp8 else cluster.gpu.bf16) * reached.matmul
     plain_rate = cluster.gpu.bf16 * reached.matmul
     scores_rate = cluster.gpu.bf16 * reached.flash if training.flash else plain_rate
     linear = 2.0 * tokens * model.layer_parameters(active=True) / layout.tensor
     scores = tokens * model.attention_flops(training.sequence, causal=training.flash) / layout.tensor
-    logits = 2.0 * tokens * model.vocab * model.hidden / layout.tensor
-    matmul = layers * (times * linear / rate + score_times * scores / scores_rate) + 3.0 * logits / plain_rate
+    matmul = layers * (times * linear / rate + score_times * scores / scores_rate)
+    if logits:
+        matmul += 3.0 * 2.0 * tokens * model.vocab * model.hidden / layout.tensor / plain_rate
     memory = _memory_bound_s(run, reached) * layers
     expert = _expert_s(run) * layers
     if layout.overlap_experts:
@@ -118,23 +129,30 @@ def step_time(run: Run, reached: Efficiency) -> Quantity:
     """Seconds of one step, with their parts."""
     model, layout, cluster, training = run
     one, count = stage_pass(run, reached), layout.micro_batches(training)
-    bubble = _bubble(layout) / count
-    exchanged = _data_s(model, layout, cluster) + _gathered_s(model, layout, cluster, count)
-    # Of FSDP every pass hides what it can, of the others the last backward pass does.
-    beside = one.whole * (count if layout.sharding is Sharding.PARAMETERS else 2.0 / 3.0)
+    bubble = bubble_passes(layout) / count
+    exchanged = _data_s(model, layout, cluster, count) + _gathered_s(model, layout, cluster, count)
+    # What is exchanged for each micro-batch hides behind it, what is once a step behind the last backward pass.
+    beside = one.whole * (count if layout.sharding > Sharding.OPTIMIZER else 2.0 / 3.0)
     waits = max(0.0, exchanged - (HIDES * beside if layout.overlap else 0.0))
     again = "6" if layout.recompute is Recompute.FULL else "4"
-    parts = (
+    parts = [
         ("matmuls", one.matmul * count, "FLOP of a micro-batch over the rate reached, x micro-batches", ""),
         ("memory-bound kernels", one.memory * count, "bytes read and written over the memory's rate", ""),
         ("tensor-parallel collectives", one.tensor * count, f"{again} all-reduces a layer", RING),
         ("context-parallel collectives", one.context * count, "keys and values gathered", RING),
         ("expert-parallel exchange", one.expert * count, "tokens to their experts and back", RING),
         ("pipeline hand-over", _pipeline_s(run) * count, "activations to the next stage and back", RING),
-        ("pipeline bubble", one.whole * count * bubble, f"{bubble:.3g} of the time computed: (P-1)/M", BUBBLE),
+        (
+            "pipeline bubble",
+            one.whole * count * bubble,
+            f"{bubble:.3g} of the time computed: (P-1)/M",
+            INTERLEAVED,
+        ),
         ("data-parallel exchange that shows", waits, f"{exchanged:.3g} s less what computing hides", FSDP),
         ("optimizer", _optimizer_s(run, reached), "its state read and written", ""),
-    )
+    ]
+    if cluster.storage:
+        parts.append(_loader(run, sum(value for _, value, _, _ in parts)))
     return total("step time", "s", (Quantity(name, value, "s", says, by) for name, value, says, by in parts))
 
 
@@ -153,7 +171,7 @@ def hardware_flops_utilization(run: Run, step_s: float) -> float:
 
     Source: https://arxiv.org/abs/2104.04473 (appendix)
     """
-    times, _ = passes(run.layout)
+    times, _ = passes(run.layout, flash=run.training.flash)
     useful = model_flops_utilization(run, step_s)
     return useful * times / 3.0
 
@@ -175,7 +193,8 @@ def _memory_bound_s(run: Run, reached: Efficiency) -> float:
     if not training.flash:
         shared += 5.0 * model.heads * training.sequence
     moved = whole / (layout.tensor if layout.sequence_parallel else 1) + shared / layout.tensor
-    times, _ = passes(layout)
+    # What norms and activation functions give is made again where it is not kept.
+    times = 3.0 if layout.recompute is Recompute.NONE else 4.0
     return times * tokens * moved * 2.0 / (cluster.gpu.memory_rate * reached.memory)
 
 
@@ -217,32 +236,27 @@ def _expert_s(run: Run) -> float:
     return 2.0 * exchange_s(tokens * copies * model.hidden * width, reach)
 
 
-def _bubble(layout: Layout) -> float:
-    """In passes of a micro-batch: P-1, over the chunks of an interleaved schedule; a third without bubble."""
-    stages = layout.pipeline - 1
-    if layout.schedule is Schedule.INTERLEAVED:
-        return stages / layout.chunks
-    # What is left of the backward pass when the weights' gradients fill the gaps.
-    return stages / 3.0 if layout.schedule is Schedule.ZERO_BUBBLE else float(stages)
-
-
 def _pipeline_s(run: Run) -> float:
     """A micro-batch's activations to the next stage and their gradients back, for each chunk."""
     model, layout, cluster, training = run
     if layout.pipeline == 1:
         return 0.0
-    within = layout.tensor * layout.pipeline <= cluster.domain
+    within = layout.tensor * layout.context * layout.pipeline <= cluster.domain
     rate = cluster.gpu.nvlink if within else cluster.network
     bytes_ = 2.0 * layout.micro_batch * training.sequence / layout.context * model.hidden / layout.tensor
     return 2.0 * layout.chunks * send_s(bytes_, rate, cluster.latency_s)
 
 
-def _data_s(model: Model, layout: Layout, cluster: Cluster) -> float:
-    """Gradients of a step, reduced over the replicas, in 16 bits; FSDP scatters them to where they are kept."""
+def _data_s(model: Model, layout: Layout, cluster: Cluster, count: int) -> float:
+    """Gradients of a step, reduced over the replicas, in 16 bits. FSDP scatters them to where they are kept; a
+    pipeline that keeps them so does for each micro-batch, and gathers the weights once.
+    """
     reach = reach_of(cluster, layout.data * layout.context, layout.tensor)
     bytes_ = 2.0 * gpu_parameters(model, layout)
     if layout.sharding is Sharding.PARAMETERS:
         return gather_s(bytes_, reach)
+    if layout.sharding is Sharding.GRADIENTS:
+        return (count + 1) * gather_s(bytes_, reach)
     return reduce_s(bytes_, reach)
 
 
@@ -252,6 +266,14 @@ def _gathered_s(model: Model, layout: Layout, cluster: Cluster, count: int) -> f
         return 0.0
     reach = reach_of(cluster, layout.data * layout.context, layout.tensor)
     return 2.0 * count * gather_s(2.0 * gpu_parameters(model, layout), reach)
+
+
+def _loader(run: Run, busy_s: float) -> tuple[str, float, str, str]:
+    """What of reading a step's samples does not fit beside the step before."""
+    bytes_ = step_bytes(run.model, run.training)
+    took_s = bytes_ / (run.cluster.storage or 1.0)
+    says = f"{bytes_:.3g} bytes of a step from storage, less what the rest of the step takes"
+    return "loader that shows", max(0.0, took_s - busy_s), says, LOADER
 
 
 def _optimizer_s(run: Run, reached: Efficiency) -> float:

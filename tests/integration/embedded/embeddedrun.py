@@ -86,11 +86,18 @@ def running(*arguments: str | Path) -> Iterator["subprocess.Popen[str]"]:
 
 
 def wait_until(condition: Callable[[], bool], what: str, within_s: float = PATIENCE_S) -> None:
-    """Look until `condition` holds; fails by saying `what` did not come."""
+    """Look until `condition` holds; fails by saying `what` did not come.
+
+    A look that starts a command costs a processor a tenth of a second: most of the time is left to what is
+    waited for.
+    """
     deadline = time.monotonic() + within_s
+    looked_at = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, f"waited {within_s} s for {what}"
-        time.sleep(0.05)
+        now = time.monotonic()
+        assert now < deadline, f"waited {within_s} s for {what}"
+        time.sleep(max(0.05, min(1.0, 4.0 * (now - looked_at))))
+        looked_at = time.monotonic()
 
 
 def is_alive(pid: int) -> bool:

@@ -233,6 +233,7 @@ def test_every_field_command_and_flag_does_what_it_says_to_one_run(
                 assert told or (read, form) == ("fleet", "name"), (read, form)  # faults gather behind no place
         steered(surface)
         accounted(surface)
+        beside_its_plan(surface)
         # Its size is told with a snapshot, every 64 lines: about as many as there are so far.
         while not re.search(r"holdfast_watchdog_journal_bytes\{.*\} [1-9]", surface.scrape()):
             surface.done("checkpoint", "take")
@@ -272,6 +273,26 @@ def accounted(surface: Surface) -> None:
     code, said, _ = surface.asked("cost", "--file", surface.folder / "elsewhere", "--by", "job", "-o", "json")
     assert code == 0
     assert 0 < json.loads(said)["lines"][0]["gpu_hours"] < surface.told("cost")["totals"][0]["gpu_hours"]
+
+
+def beside_its_plan(surface: Surface) -> None:
+    """What a plan assumed, and what this run came to: the plan's job has the name of the one that runs."""
+    question = surface.folder / "question.yaml"
+    question.write_text(
+        "model: {layers: 2, hidden: 64, heads: 4, ffn: 256, vocab: 1000}\n"
+        "cluster: {gpu: H100, gpus: 4, per_node: 2, nvlink_domain: 2}\n"
+        "training: {sequence: 128, batch: 8}\n"
+    )
+    planned = surface.folder / "planned" / f"{surface.told('status')['job'].partition('/')[2]}.yaml"
+    planned.parent.mkdir()
+    code, _, said = surface.asked("plan", question, "--layout", "tp=2,pp=2", "--write", planned)
+    assert (code, "set its entrypoint" in said) == (0, True), said
+    found = {each["what"]: each for each in json.loads(surface.here("doctor", str(planned), "-o", "json"))}
+    assert found["step time"]["level"] == found["MFU"]["level"] == "warn", found
+    assert (
+        "matmuls alone do not explain the step time" in found["share of the GPU's rate that matmuls reach"]["fix"]
+    )
+    assert "effective share of time" in found
 
 
 def steered(surface: Surface) -> None:

@@ -4,22 +4,30 @@ No kubelet runs: the chart's pods are never started. In their place the watchdog
 this machine, and the service's endpoints point at the watchdog.
 """
 
+import asyncio
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+import msgspec
 import yaml
 from apiserver import ApiServer, ApiServerSettings
 from helm_python import Chart
 from patience import patient
 from server_process import ServerProcess
+
+from holdfast.api.membership import Beat, FromLauncher, Join, RoundEntered, ToLauncher
+from holdfast.api.round import Seat
+from holdfast.api.selftest import Tested, TestWanted, Verdict
 
 CHART = Path(__file__).parents[3] / "helm" / "holdfast"
 GROUP = "/apis/holdfast.dev/v1alpha1"
@@ -28,6 +36,8 @@ TEAM = "research"
 POD = "holdfast-watchdog-0"
 PATIENCE_S = patient(30.0)
 LOOK_S = 0.1
+BEAT_S = 0.5
+TO_LAUNCHER: msgspec.msgpack.Decoder[ToLauncher] = msgspec.msgpack.Decoder(ToLauncher)
 PLUGINS = {
     "kubectl-holdfast": "from holdfast.cli.main import kubectl_main as main",
     "kubectl_complete-holdfast": "from holdfast.cli.main import kubectl_completion_main as main",
@@ -126,7 +136,7 @@ class Installation:
         path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings"
         self.server.call("POST", path, binding)
 
-    def submit(self, name: str) -> None:
+    def submit(self, name: str, nodes_max: int = 2) -> None:
         """Apply a TrainingJob, and wait until the watchdog has taken it."""
         # No controller gives pods their account here, and a token is mounted for one that is named only.
         pod = {"serviceAccountName": "default", "containers": [{"name": "trainer", "image": "trainer:test"}]}
@@ -136,7 +146,7 @@ class Installation:
             "metadata": {"name": name, "namespace": TEAM},
             "spec": {
                 "entrypoint": ["train.py"],
-                "nodes": {"min": 1, "max": 2},
+                "nodes": {"min": 1, "max": nodes_max},
                 "template": {"spec": pod},
             },
         }
@@ -243,6 +253,79 @@ class Installation:
     def _tails(self) -> str:
         processes = [each for each in (self.operator, self.watchdog) if each is not None]
         return "; ".join(f"{each.name}: {each.log.read_text()[-1500:]}" for each in processes)
+
+
+class PlayedLauncher:
+    """The launcher of one pod, as the watchdog sees it."""
+
+    def __init__(self, line: aiohttp.ClientWebSocketResponse) -> None:
+        self._line = line
+
+    async def say(self, message: FromLauncher) -> None:
+        await self._line.send_bytes(msgspec.msgpack.encode(message))
+
+    async def enter(self, after: int = 0) -> int:
+        """The number of the next round above that, whose workers run now. Raises TryAgain."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                message = await self._line.receive()
+                if message.type is aiohttp.WSMsgType.CLOSE and message.data == aiohttp.WSCloseCode.TRY_AGAIN_LATER:
+                    raise TryAgain
+                assert message.type is aiohttp.WSMsgType.BINARY, message
+                match TO_LAUNCHER.decode(message.data):
+                    case TestWanted(number=number, level=level):
+                        await self.say(Tested(number, level, Verdict.PASSED, took_s=0.1))
+                    case Seat(number=number) if number > after:
+                        await self.say(RoundEntered(number, reentrant=True))
+                        return number
+
+    async def beat(self) -> None:
+        while True:
+            await self.say(Beat())
+            await asyncio.sleep(BEAT_S)
+
+
+class TryAgain(Exception):
+    """The watchdog does not know the pod yet."""
+
+
+@asynccontextmanager
+async def played_launcher(
+    installed: Installation, job: str, pod: str
+) -> AsyncIterator[tuple[PlayedLauncher, int]]:
+    """It joins with the token of its pod, once the operator has made that and told of its node, and beats. With it
+    the number of its first round.
+    """
+    node = f"node-of-{pod}"
+    token = await asyncio.to_thread(_placed, installed, job.partition("/")[0], pod, node)
+    url = f"http://{installed.address}:{installed.port}/v1/member"
+    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"}) as session:
+        while True:
+            async with session.ws_connect(url) as line:
+                launcher = PlayedLauncher(line)
+                await launcher.say(Join(job, pod, node, "boot", "127.0.0.1", 1, (4000, 4001), warm=True))
+                beating = asyncio.create_task(launcher.beat())
+                try:
+                    yield launcher, await launcher.enter()
+                except TryAgain:
+                    await asyncio.sleep(LOOK_S)
+                    continue
+                finally:
+                    beating.cancel()
+                    await asyncio.gather(beating, return_exceptions=True)
+                return
+
+
+def _placed(installed: Installation, namespace: str, pod: str, node: str) -> str:
+    """Place the pod on a node, as a scheduler does; the token that is mounted into it."""
+    call, pods = installed.server.call, f"/api/v1/namespaces/{namespace}/pods"
+    until(
+        lambda: any(each["metadata"]["name"] == pod for each in call("GET", pods)["items"]),
+        lambda: f"no pod {pod} was made",
+    )
+    target = {"apiVersion": "v1", "kind": "Node", "name": node}
+    call("POST", f"{pods}/{pod}/binding", {"metadata": {"name": pod}, "target": target})
+    return installed.server.service_account_token(namespace, "default", ("holdfast",), pod=pod)
 
 
 def until(holds: Callable[[], bool], otherwise: Callable[[], str]) -> None:

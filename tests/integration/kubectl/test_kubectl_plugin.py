@@ -1,5 +1,6 @@
 """`kubectl holdfast` through the real kubectl, API server, RBAC, service proxy, operator and watchdog."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -8,11 +9,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from kubectl_rig import GROUP, HOLDFAST, TEAM, Installation, until
+from kubectl_rig import GROUP, HOLDFAST, TEAM, Installation, Said, played_launcher, until
 from patience import patient
 from tutorial import read_page, run_page
 
 from holdfast.api.errors import HoldfastError
+from holdfast.api.membership import RunDescribed
+from holdfast.api.runmanifest import IMAGE, RunManifest
 from holdfast.cli.cluster.clustersite import ClusterSite
 from holdfast.cli.rounds.rollback import ImageRollback
 from holdfast.cli.target import Target
@@ -365,3 +368,47 @@ def test_the_commands_of_the_tutorial_do_what_its_page_shows(installed: Installa
     folder = tmp_path / "here"
     folder.mkdir()
     run_page(page, folder, environment, patient(60.0))
+
+
+async def test_a_rollback_gives_the_image_of_the_round_back_and_starts_every_worker_anew(
+    installed: Installation,
+) -> None:
+    installed.submit("back", nodes_max=1)
+    path = f"{GROUP}/namespaces/{TEAM}/trainingjobs/back"
+
+    def image() -> str:
+        found: str = installed.server.call("GET", path)["spec"]["template"]["spec"]["containers"][0]["image"]
+        return found
+
+    async def rollback(user: str | Path, *words: str) -> Said:
+        words = ("holdfast", "rollback", *words, "--job", "back", "-n", TEAM)
+        return await asyncio.to_thread(installed.run, user, *words)
+
+    admin = installed.server.admin_kubeconfig()
+    try:
+        async with played_launcher(installed, f"{TEAM}/back", "back-0") as (launcher, first):
+            manifest = RunManifest(
+                1, first, ("python", "train.py"), settings={"versions": {IMAGE: "trainer:before"}}
+            )
+            await launcher.say(RunDescribed(first, manifest))
+            said = await rollback(admin, str(first))
+            assert (said.code, image()) == (0, "trainer:test"), said
+            change = "container trainer: image trainer:test -> trainer:before"
+            assert said.out.startswith(f"{change}, as round {first} told\n")
+            refused = await rollback(VIEWER, str(first), "--yes")
+            assert (refused.code, image()) == (1, "trainer:test"), refused
+            entering = asyncio.create_task(launcher.enter(after=first))
+            said = await rollback(admin, str(first), "--yes")
+            assert (said.code, image()) == (0, "trainer:before"), said
+            assert "Done" in said.out
+            assert await entering > first, "every worker starts anew, in a round of its own"
+    finally:
+        installed.server.call("DELETE", path)
+    orders = installed.server.call("GET", f"{GROUP}/namespaces/{TEAM}/interventions")["items"]
+    asked = [each["spec"] for each in orders if each["spec"]["job"] == "back"]
+    assert [(each["action"], each["reason"]) for each in asked] == [
+        (
+            "Restart",
+            f"rolled back to the image of round {first}, trainer:before, from trainer:test",
+        )
+    ]

@@ -62,9 +62,9 @@ class PlayedLaunchers:
 
     async def _follow(self) -> None:
         while True:
-            running = {
-                pod.uid: pod for pod in self._kubelet.pods.values() if pod.phase == "Running" and not pod.deleting
-            }
+            prefix = f"{self._job.partition('/')[2]}-"  # there may be pods of other jobs
+            pods = (pod for pod in self._kubelet.pods.values() if pod.name.startswith(prefix))
+            running = {pod.uid: pod for pod in pods if pod.phase == "Running" and not pod.deleting}
             for uid in [uid for uid in self._playing if uid not in running]:
                 self._playing.pop(uid).cancel()
             for uid, pod in running.items():

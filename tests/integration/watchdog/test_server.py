@@ -248,6 +248,24 @@ async def test_a_launcher_may_come_before_its_job_is_submitted() -> None:
         assert (await launcher.round_after(0)).world_size == 1
 
 
+async def test_launchers_that_all_are_others_when_the_watchdog_is_back_go_on_and_nobody_is_blamed() -> None:
+    store = MemoryStore()
+    async with rigged(store) as rig:
+        await rig.submit(policy_of(nodes=2))
+        peers = [await rig.launcher(name) for name in ("m1", "m2")]
+        shown = [await peer.enter() for peer in peers]
+        job = rig.watchdog.host(JOB).job
+        await rig.until("/v1/jobs", lambda _: all(each.entered_round for each in job.state.members))
+        rig.watchdog.stop()  # as if killed: it hears nothing of those that go after it
+    async with rigged(store) as rig:
+        peers = [await rig.launcher(name, boot="boot-2") for name in ("m1", "m2")]
+        again = [await peer.round_after(shown[0].number) for peer in peers]
+        assert [each.world_size for each in again] == [2, 2]
+        (found,) = (await rig.get(f"/v1/jobs/{JOB}/incidents"))[1]
+        assert (found["cause"], found["culprit"]) == ("lost while no watchdog was there", {"job": JOB})
+        assert rig.watchdog.host(JOB).job.state.suspicions == ()
+
+
 async def test_a_commit_counts_in_its_round_only() -> None:
     store = MemoryStore()
     async with rigged(store) as rig:

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 from decoder_fuzzer import TARGETS, fuzz
+from parts import PARTS
 
 REPOSITORY = Path(__file__).parents[3]
-PARTS = ("api", "wire", "trainer", "checkpoint", "agent", "watchdog", "operator", "console", "planner", "simulator", "integrations", "cli")
 # Whose decoders are fed by nobody who could damage a message, and why; or fuzzed elsewhere.
 ELSEWHERE = {
     "checkpoint/holdfast/checkpoint/capture": "ranks of one round to each other, over their own collectives",

@@ -57,6 +57,8 @@ BEYOND: list[tuple[str, Any, str]] = [
     ("processesPerNode", 0, "at least 1"),
     ("parallelism.tensor", 10**12, "at most 1024"),
     ("parallelism.tensor", 0, "at least 1"),
+    ("parallelism.context", 10**12, "at most 1024"),
+    ("parallelism.context", 0, "at least 1"),
     ("parallelism.pipeline", 10**12, "at most 16384"),
     ("checkpoint.keep", 10**9, "at most 10000"),
     ("checkpoint.keep", 0, "at least 1"),

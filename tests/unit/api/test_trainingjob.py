@@ -167,7 +167,8 @@ def test_a_policy_carries_everything_the_job_says() -> None:
         evictions=EvictionBudget(count=2, per_s=1800.0, fraction=0.1),
         restarts=RestartBudget(count=7, per_s=43200.0, backoff_s=1.0),
         preflight=TestLevel.LIGHT,
-        tensor=8,
+        tensor=4,
+        context=2,
         corruption=CorruptionPolicy(fingerprint_every=100),
         gpu_hour=GpuHour(2.5, "USD"),
         prices=(Price(1.6, "NVIDIA-H100-80GB-HBM3", Capacity.SPOT), Price(1.0, capacity=Capacity.SPOT)),
@@ -223,12 +224,38 @@ BAD_SPECS: list[tuple[dict[str, Any], str]] = [
     (
         {"nodes": {"min": 3, "max": 4}, "processesPerNode": 2, "parallelism": {"tensor": 4}},
         "spec.nodes.min: 3 is not accepted; 3 x 2 processes do not divide by 4 (parallelism.tensor x "
-        "parallelism.pipeline); choose a number of nodes that does",
+        "context x pipeline); choose a number of nodes that does",
     ),
     (
         {"nodes": {"min": 2, "max": 3}, "parallelism": {"pipeline": 2}},
         "spec.nodes.max: 3 is not accepted; 3 x 1 processes do not divide by 2 (parallelism.tensor x "
-        "parallelism.pipeline); choose a number of nodes that does",
+        "context x pipeline); choose a number of nodes that does",
+    ),
+    (
+        {"nodes": {"min": 2, "max": 6}, "parallelism": {"replicaGroupNodes": 4}},
+        "spec.nodes.min: 2 is not accepted; write a multiple of 4, which is parallelism.replicaGroupNodes",
+    ),
+    (
+        {"nodes": {"min": 4, "max": 6}, "parallelism": {"replicaGroupNodes": 4}},
+        "spec.nodes.max: 6 is not accepted; write a multiple of 4, which is parallelism.replicaGroupNodes",
+    ),
+    (
+        {"nodes": {"min": 6, "max": 6}, "parallelism": {"tensor": 2, "replicaGroupNodes": 3}},
+        "spec.parallelism.replicaGroupNodes: 3 is not accepted; write a number of nodes that holds whole models "
+        "of 2 ranks (tensor x pipeline)",
+    ),
+    (
+        {
+            "nodes": {"min": 2},
+            "parallelism": {"replicaGroupNodes": 2},
+            "checkpoint": {"memory": {"everySteps": 5}},
+        },
+        "spec.checkpoint.memory.everySteps: 5 is not accepted; leave checkpoint.memory out: with replica groups, "
+        "groups hold each other's state",
+    ),
+    (
+        {"parallelism": {"replicaGroupNodes": 0}},
+        "spec.parallelism.replicaGroupNodes: 0 is not accepted; write a number of at least 1",
     ),
     ({"parallelism": {"tensor": 0}}, "spec.parallelism.tensor: 0 is not accepted; write a number of at least 1"),
     (

@@ -2,11 +2,12 @@
 
 from msgspec.structs import replace
 from story import Story
-from trials import asked
+from trials import answer, asked
 
 from holdfast.api.event import MemberTested
 from holdfast.api.finding import FindingKind
 from holdfast.api.incident import IncidentState
+from holdfast.api.intervention import InterventionAction, InterventionState
 from holdfast.api.policy import LinkPolicy
 from holdfast.api.round import Idle
 from holdfast.api.selftest import BadLink, Judged, TestLevel, UsualLink, Verdict
@@ -233,6 +234,43 @@ def test_the_next_round_does_not_wait_for_the_links_of_spares() -> None:
     assert asked(story) != {}
     story.lose(2)
     assert len(story.members) == 2
+
+
+def test_whoever_asks_for_the_test_of_a_spare_has_its_links_tested_behind_its_devices() -> None:
+    story = trained(3)
+    says = story.ask(InterventionAction.TEST, node="node-4").outcome
+    assert "self-test of node node-4" in says
+    assert "now; then, while a round runs, its links to 2 others without ranks; a failure" in says
+    assert {name: each.links for name, each in asked(story).items()} == {"node-4": None}
+    answer(story, 4, Verdict.PASSED).wait(0)
+    parts = {name: each.links for name, each in asked(story).items()}
+    assert sorted(parts) == ["node-3", "node-4", "node-5"]
+    assert all(parts.values())
+    assert (story.members, story.state.phase) == (["node-1", "node-2"], JobPhase.RUNNING)
+    bad = "all 2 links bad: no answer over it: timed out"
+    conclude(story, Judged(Verdict.FAILED, {"node-4": bad}, says=bad))
+    assert story.state.avoided_nodes == {"node-4"}
+
+
+def test_where_its_links_cannot_be_tested_it_is_said_why() -> None:
+    def says(story: Story, node: str) -> str:
+        return story.ask(InterventionAction.TEST, node=node).outcome
+
+    few = "its links are not: that takes 3 members without ranks, and there are 2"
+    assert few in says(trained(2), "node-3")
+    assert "links" not in says(trained(3), "node-1"), "it trains, as its help says"
+    assert "links" not in says(Story(nodes_max=2, spares=3).join(1, 2, 3, 4, 5).run(1), "node-3")
+    assert "before the first round" in says(Story(nodes_min=2, links=LINKS).join(1), "node-1")
+
+
+def test_a_member_is_not_called_away_from_the_test_of_links_that_others_wait_for() -> None:
+    story = gathered(3)
+    before = asked(story)
+    outcome = story.ask(InterventionAction.TEST, node="node-2")
+    assert (outcome.state, asked(story)) == (InterventionState.REFUSED, before)
+    assert "being tested; ask again" in outcome.outcome
+    conclude(story, ALIKE)
+    assert story.ask(InterventionAction.TEST, "i2", node="node-2").state is InterventionState.DONE
 
 
 def test_the_journal_of_a_test_leads_to_the_same_token() -> None:

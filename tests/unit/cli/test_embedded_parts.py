@@ -3,6 +3,7 @@ import os
 import signal
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from holdfast.api.errors import Unavailable
 from holdfast.api.plan import NodeObserved, NodeState, Plan
 from holdfast.cli.embedded.childprocess import ChildProcess, descendants, exit_text
-from holdfast.cli.embedded.localcluster import Decision, LocalCluster, OperatorOutbox, PlacementOptions
+from holdfast.cli.embedded.localcluster import Decision, LocalCluster, PlacementOptions
 from holdfast.cli.embedded.localnode import NodeOptions
+from holdfast.cli.embedded.planfollower import OperatorOutbox
 from holdfast.cli.embedded.session import lay_out
 from holdfast.cli.statedirectory import StateDirectory, run_lock
 
@@ -111,7 +113,8 @@ async def test_no_node_is_started_any_more_once_the_job_is_over(monkeypatch: pyt
 
     monkeypatch.setattr("holdfast.cli.embedded.localcluster.decide", decided)
     plan = Plan("default/toy", 1, members=2, spares=0)
-    cluster = LocalCluster(cast(NodeOptions, None), PlacementOptions(), lambda line: None)
+    options = SimpleNamespace(prepared=SimpleNamespace(job=SimpleNamespace(id=plan.job)))
+    cluster = LocalCluster(cast(NodeOptions, options), PlacementOptions(), lambda line: None)
     cluster.hear(plan)
     running = asyncio.create_task(cluster.run())
     await looked.wait()

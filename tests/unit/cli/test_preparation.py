@@ -65,7 +65,7 @@ def test_the_number_of_nodes_lowers_the_maximum(tmp_path: Path) -> None:
         (
             3,
             {"parallelism": {"tensor": 2}},
-            "--nodes: 3 is not accepted; 3 x 1 processes do not divide by 2 (tensor x pipeline)",
+            "--nodes: 3 is not accepted; 3 x 1 processes do not divide by 2 (tensor x context x pipeline)",
         ),
         (
             None,

@@ -131,7 +131,7 @@ def test_a_model_in_parts_that_the_job_does_not_tell_of_is_not_certain() -> None
     job = Job(nodes=4).train(range(1, 20), replicas_of(2))
     (finding,) = job.found
     assert finding.confidence is Confidence.PROBABLE
-    assert "parallelism.tensor" in finding.error
+    assert "spec.parallelism" in finding.error
     one_node_away = Job(nodes=4).train(range(1, 60), replicas_of(2), tellers=range(7))
     assert [each.confidence for each in one_node_away.found] == [Confidence.PROBABLE]
 
@@ -198,6 +198,10 @@ def test_so_have_stages_of_a_pipeline_in_whichever_order_ranks_are_counted() -> 
         range(1, 20), lambda step, rank, world: fair(step, rank // 2 % 2, 2)
     )
     assert neighbours.found == outermost.found == []
+    split = Job(nodes=4, model_ranks=4, tensor=1, context=2).train(
+        range(1, 20), lambda step, rank, world: fair(step, rank // 2 % 2, 2)
+    )
+    assert split.found == [], "ranks that share a sequence have the same batch, as those that share a layer"
 
 
 def test_the_last_batches_may_be_smaller_or_empty() -> None:

@@ -9,11 +9,11 @@ from holdfast.agent.launch.localset import (
     LocalSet,
     MemoryPlace,
     Report,
-    SlotState,
     Start,
     TellWorker,
 )
 from holdfast.agent.launch.processes import worker_environment
+from holdfast.agent.launch.slot import SlotState
 from holdfast.api.control import (
     Assignment,
     Entered,

@@ -13,6 +13,7 @@ from holdfast.agent.launch.preload import (
     PreloadList,
     leave_what_killed,
     read_list,
+    single_threaded,
     stamp_of,
     trying_file,
     write_list,
@@ -49,6 +50,32 @@ def test_what_was_left_is_left_by_the_next_launcher_too(tmp_path: Path) -> None:
     first.learn(("pytest",))
     first.leave(first.wanted.leaving("pytest", "it starts a process"))
     assert learned(tmp_path, "learned").wanted.units() == {}
+
+
+def test_what_had_to_be_left_where_other_threads_were_kept_away_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.agent.launch.learned.SINGLE_THREADED", {"OMP_NUM_THREADS": "1"})
+    before = learned(tmp_path, "learned")
+    before.learn(("pytest",))
+    before.leave(before.wanted.leaving("pytest", "it leaves 1 threads running"))
+    monkeypatch.undo()
+    assert learned(tmp_path, "learned").wanted == PreloadList()
+
+
+def test_libraries_start_no_threads_in_a_parent_and_keep_what_else_they_were_told() -> None:
+    user = {"PATH": "/bin", "OMP_NUM_THREADS": "8", "JE_ARROW_MALLOC_CONF": "dirty_decay_ms:0"}
+    assert single_threaded({}) == {
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    }
+    assert single_threaded(user) == {
+        "PATH": "/bin",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "JE_ARROW_MALLOC_CONF": "dirty_decay_ms:0,background_thread:false",
+    }
 
 
 def test_a_list_is_proven_once_a_parent_has_worked_through_its_packages(tmp_path: Path) -> None:

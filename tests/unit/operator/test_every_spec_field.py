@@ -53,6 +53,7 @@ CHANGED: Mapping[str, Any] = {
     "nodes.spares": 1,
     "processesPerNode": 2,
     "parallelism.tensor": 2,
+    "parallelism.context": 2,
     "parallelism.pipeline": 2,
     "startup.preflight": "full",
     "startup.timeout": "20m",

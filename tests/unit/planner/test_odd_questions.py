@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from holdfast.api.errors import InvalidInput
 from holdfast.planner.jobfile import job_of
+from holdfast.planner.notes import notes_of
 from holdfast.planner.plan import plan
-from holdfast.planner.questionfile import question_of
+from holdfast.planner.questionfile import layout_of, question_of, read_sections
 
 WHOLE: dict[str, dict[str, Any]] = {
     "model": {
@@ -26,7 +28,15 @@ WHOLE: dict[str, dict[str, Any]] = {
         "latent": {"query_rank": 8, "kv_rank": 8, "rope": 4, "nope": 8, "value": 8},
     },
     "cluster": {
-        "gpu": {"name": "own", "bf16": 1e15, "fp8": 2e15, "memory": 8e10, "memory_rate": 3e12, "nvlink": 0},
+        "gpu": {
+            "name": "own",
+            "bf16": 1e15,
+            "fp8": 2e15,
+            "memory": 8e10,
+            "memory_rate": 3e12,
+            "nvlink": 0,
+            "domain": 0,
+        },
         "gpus": 8,
         "per_node": 4,
         "nvlink_domain": 4,
@@ -34,9 +44,22 @@ WHOLE: dict[str, dict[str, Any]] = {
         "latency_s": 1e-5,
         "nvlink_latency_s": 1e-6,
         "price": 2.0,
+        "host": 2.5e10,
+        "storage": 1e11,
+        "pod": 4,
+        "oversubscription": 2,
     },
-    "training": {"sequence": 128, "batch": 32, "tokens": 1e9, "gradient_bytes": 4, "optimizer_bytes": 12},
+    "training": {
+        "sequence": 128,
+        "batch": 32,
+        "tokens": 1e9,
+        "gradient_bytes": 4,
+        "optimizer_bytes": 12,
+        "logit_bytes": 6,
+        "sample_bytes": 1000,
+    },
     "reliability": {"rate": 3.8, "restart_s": 60, "save_s": 1.0, "repair_days": 3, "waiting": 0.01},
+    "spot": {"price": 1.0, "interruptions": 20, "notice_s": 120},
     "reached": {"matmul": 0.5, "flash": 0.5, "memory": 0.8, "links": 0.8},
 }
 ODD = (0, -1, 1, 3, 1e-300, 1e300, math.nan, math.inf, "many", None, [], {}, True)
@@ -50,7 +73,7 @@ def places(part: dict[str, Any], above: tuple[str, ...] = ()) -> list[tuple[str,
 
 
 @pytest.mark.parametrize("place", [pytest.param(each, id=".".join(each)) for each in places(WHOLE)])
-def test_an_odd_number_is_refused_or_planned_with(place: tuple[str, ...]) -> None:
+def test_an_odd_number_is_refused_or_planned_with(place: tuple[str, ...], tmp_path: Path) -> None:
     for odd in ODD:
         given = copy.deepcopy(WHOLE)
         part = given
@@ -66,8 +89,14 @@ def test_an_odd_number_is_refused_or_planned_with(place: tuple[str, ...]) -> Non
             assert math.isfinite(option.step.value)
             assert option.step.value > 0
             assert option.memory.value > 0
-        if found.options and found.options[0].layout.context == 1:
-            job_of(question, found, found.options[0], "it")
+        if found.options:
+            best = found.options[0]
+            job = dict(job_of(question, found, best, "it"))
+            assert all(math.isfinite(each.value) for each in notes_of(question, best))
+            path = tmp_path / "job.yaml"
+            path.write_text(yaml.safe_dump(job))
+            sections = read_sections(path)
+            assert (question_of(sections, tmp_path), layout_of(sections)) == (question, best.layout)
 
 
 def test_the_question_itself_is_planned_also_without_any_nvlink() -> None:

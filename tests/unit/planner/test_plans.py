@@ -1,8 +1,9 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from msgspec.structs import replace
-from published_runs import A100, BLOOM, H100, PUBLISHED, gpt
+from published_runs import A100, BLOOM, H100, LLAMA3, PUBLISHED, gpt
 
 from holdfast.api.errors import InvalidInput
 from holdfast.api.trainingjob import read_trainingjob
@@ -10,7 +11,13 @@ from holdfast.planner.cluster import Cluster, reach_of
 from holdfast.planner.collective import exchange_s, gather_s, reduce_s
 from holdfast.planner.jobfile import job_of
 from holdfast.planner.layout import Layout, Recompute, Schedule, Sharding, Training, misfits
-from holdfast.planner.memory import in_flight, memory_of
+from holdfast.planner.memory import (
+    activation_bytes_per_layer,
+    end_layers,
+    in_flight,
+    in_flight_last,
+    memory_of,
+)
 from holdfast.planner.model import Model
 from holdfast.planner.plan import Option, Question, plan, reasons
 from holdfast.planner.questionfile import question_of, read_sections
@@ -129,6 +136,49 @@ def test_recomputing_takes_a_third_more_and_keeps_less() -> None:
     assert kept[1] < kept[0] / 10
 
 
+def test_no_stage_keeps_more_micro_batches_than_there_are() -> None:
+    few = Training(sequence=8192, batch=64)
+    layout = replace(Layout(pipeline=8, data=8), schedule=Schedule.INTERLEAVED, chunks=2)
+    assert in_flight(layout, few) == 8
+    assert in_flight_last(layout, TRAINING) == pytest.approx((8 + 1) / 2)
+    assert in_flight_last(Layout(pipeline=8, data=8), TRAINING) == 1
+
+
+def test_selective_recomputing_keeps_no_norms_and_no_activations() -> None:
+    h, ffn, kv = LLAMA_8B.hidden, LLAMA_8B.ffn, LLAMA_8B.hidden // 4
+    token = Training(sequence=1, batch=64)
+    # Queries and attention's output, keys and values, gate, up and their product; inputs and outputs of norms.
+    whole = 2 * (2 * h + 2 * kv) + 6 * ffn + 8 * h
+    assert activation_bytes_per_layer(LLAMA_8B, Layout(data=64, recompute=Recompute.NONE), token) == whole
+    selective = Layout(data=64, recompute=Recompute.SELECTIVE)
+    assert activation_bytes_per_layer(LLAMA_8B, selective, token) == whole - 2 * ffn - 4 * h
+    # Source: https://arxiv.org/abs/2205.05198 (34 bytes of a GPT's layer, whose width is 4 h)
+    plain = gpt("GPT", 2, 1024, 16)
+    assert activation_bytes_per_layer(plain, Layout(data=64, recompute=Recompute.NONE), token) == 34 * 1024
+
+
+def test_what_fits_is_not_judged_again_with_more_recomputing() -> None:
+    found = plan(QUESTION)
+    fits = [replace(each.layout, recompute=Recompute.NONE) for each in found.options]
+    assert len(set(fits)) == len(fits)
+
+
+def test_a_pipeline_that_holds_too_much_shares_its_gradients_out() -> None:
+    (llama, *_) = (each.run for each in PUBLISHED if each.source == LLAMA3)
+    question = Question(llama.model, llama.cluster, llama.training)
+    found = plan(question, {"tensor": 8, "pipeline": 16, "context": 1, "micro_batch": 1})
+    of_eight = [each.layout for each in found.options if each.layout.chunks == 8]
+    assert [each.sharding for each in of_eight] == [Sharding.GRADIENTS]
+    assert of_eight[0] == replace(llama.layout, overlap_tensor=False)
+
+
+def test_embedding_and_head_count_as_a_layer_where_that_gives_whole_stages() -> None:
+    (llama, *_) = (each.run for each in PUBLISHED if each.source == LLAMA3)
+    assert end_layers(llama.model, llama.layout) == 7
+    assert end_layers(llama.model, Layout(pipeline=9, data=1)) == 14
+    assert end_layers(gpt("tied", 62, 1024, 16), Layout(pipeline=8)) == 62 / 8
+
+
 def test_interleaving_keeps_more_micro_batches_than_there_are_stages() -> None:
     layout = Layout(pipeline=8, data=8)
     assert in_flight(layout, TRAINING) == 8
@@ -147,14 +197,17 @@ def test_a_ring_enters_each_node_once_by_all_its_ports() -> None:
 
 
 def test_the_job_of_a_plan_is_one_that_is_accepted() -> None:
-    found = plan(QUESTION, {"context": 1})
+    found = plan(QUESTION, {"context": 2})
     job = read_trainingjob(dict(job_of(QUESTION, found, found.options[0], "gpt")))
     assert (job.spec.nodes.max, job.spec.processes_per_node) == (8, 8)
-    assert job.spec.parallelism.tensor == found.options[0].layout.tensor
+    layout = found.options[0].layout
+    assert job.spec.parallelism.model_ranks == layout.tensor * 2 * layout.pipeline
+    assert (job.spec.parallelism.tensor, job.spec.parallelism.context) == (layout.tensor, 2)
     assert job.spec.nodes.spares == found.spares.value
-    split = plan(QUESTION, {"context": 2})
-    with pytest.raises(InvalidInput, match="cp=1"):
-        job_of(QUESTION, split, split.options[0], "gpt")
+    thirds = Question(replace(LLAMA_8B, layers=30), Cluster(H100, 48), replace(TRAINING, batch=480))
+    found = plan(thirds, {"tensor": 4, "pipeline": 3, "context": 1})
+    least = read_trainingjob(dict(job_of(thirds, found, found.options[0], "gpt"))).spec.nodes.min
+    assert least * 8 % (4 * 3) == 0, "12 ranks of a model fill 3 nodes of 8"
 
 
 def test_a_question_is_read_from_yaml_with_numbers_as_people_write_them(tmp_path: Path) -> None:
@@ -201,6 +254,16 @@ def test_a_question_that_is_wrong_is_refused_by_its_field(tmp_path: Path, text: 
     with pytest.raises(InvalidInput) as refused:
         question_of(read_sections(file), tmp_path)
     assert refused.value.problems[0].field.startswith(field)
+
+
+def test_numbers_inside_a_section_are_read_as_people_write_them_too() -> None:
+    given = yaml.safe_load(
+        "model: {layers: 2, hidden: 64, heads: 4, ffn: 256, vocab: 1e3}\n"
+        "cluster: {gpu: {name: own, bf16: 1e15, memory: 8e10, memory_rate: 3e12, nvlink: 4e11}, gpus: 8}\n"
+        "training: {sequence: 128, batch: 8}\n"
+    )
+    question = question_of(given, Path())
+    assert (question.cluster.gpu.bf16, question.model.vocab) == (1e15, 1000)
 
 
 def test_the_machine_balance_is_that_of_the_data_sheet() -> None:

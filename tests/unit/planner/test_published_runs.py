@@ -1,7 +1,8 @@
 import pytest
-from published_runs import PUBLISHED, Published
+from published_runs import HELD, PUBLISHED, Held, Published
 
 from holdfast.planner.layout import misfits
+from holdfast.planner.memory import RESERVED, memory_of
 
 
 @pytest.mark.parametrize("run", [pytest.param(each, id=each.name) for each in PUBLISHED])
@@ -21,3 +22,17 @@ def test_what_was_fitted_is_fitted_on_a_run_that_is_there_and_is_hit_there() -> 
         assert fitted.matmul == each.matmul
         assert fitted.ours == pytest.approx(fitted.figure, rel=0.03)
     assert len({each.fitted_on for each in PUBLISHED}) <= 7 < 25 <= len(PUBLISHED)
+
+
+@pytest.mark.parametrize("run", [pytest.param(each, id=each.name) for each in PUBLISHED])
+def test_a_run_that_was_made_fits_its_gpus(run: Published) -> None:
+    needed = memory_of(run.run.model, run.run.layout, run.run.training).value
+    room = run.run.cluster.gpu.memory
+    assert needed < room
+    if run.name.startswith("Llama 3 405B"):
+        assert needed < room * (1.0 - RESERVED), "with what kernels and the allocator need"
+
+
+@pytest.mark.parametrize("run", [pytest.param(each, id=each.name) for each in HELD])
+def test_memory_that_was_measured_is_reproduced_within_its_tolerance(run: Held) -> None:
+    assert run.ours == pytest.approx(run.gib, rel=run.within)

@@ -196,7 +196,7 @@ def test_a_value_on_an_accelerator_is_told_with_the_next_step_and_not_when_its_n
         log=here.log,
         **dict.fromkeys(("_values", "_record", "_batches"), nothing),
         **dict.fromkeys(("_drill", "_watched", "_rehearsing")),
-        _here=lambda: nothing,
+        stay=nothing,
     )
     Run.step(run, 1000)
     assert here.rest() == {}

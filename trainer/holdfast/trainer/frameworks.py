@@ -15,6 +15,7 @@ function.
 """
 
 import sys
+from collections.abc import Callable
 
 import torch
 from torch.distributed import device_mesh, distributed_c10d
@@ -51,6 +52,26 @@ def forget_round(part: Assignment) -> None:
     rank_zero = sys.modules.get("lightning_utilities.core.rank_zero")
     if rank_zero is not None and hasattr(rank_zero.rank_zero_only, "rank"):
         rank_zero.rank_zero_only.rank = part.rank
+
+
+class Reentering:
+    """What the launcher is told of the rounds that this process can go on to, by whoever beats."""
+
+    def __init__(self, own: Reenters | None) -> None:
+        """`own` is what the script says of itself; None: what is known of the frameworks in use."""
+        self._own = own
+        self.begin()
+
+    def begin(self) -> None:
+        """The launcher knows of nothing yet, as at the start of a round."""
+        self._said = ANY_ROUND
+
+    def say(self, tell: Callable[[Reenters], None]) -> None:
+        """Where the launcher does not know yet. A framework may be imported, or used first, at any time."""
+        now = self._own or reenters()
+        if now != self._said:
+            self._said = now
+            tell(now)
 
 
 def forget_groups() -> None:

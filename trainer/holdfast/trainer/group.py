@@ -46,8 +46,10 @@ class RoundGroup:
     def __init__(
         self, assignment: Assignment, *, backend: str, timeout_s: float, is_torchrun: bool = False
     ) -> None:
-        """Its ranks meet at the round's endpoint, where rank 0 hosts a store; under torchrun as that says."""
-        self._assignment = assignment
+        """Its ranks meet at the round's endpoint, where rank 0 hosts a store; under torchrun as that says. Of a
+        replica group these are the ranks of the group, and its store is there for other groups as well.
+        """
+        self._assignment, self._is_group = assignment.inside(), assignment.group is not None
         self._backend = backend
         self._timeout_s = timeout_s
         self._is_torchrun = is_torchrun
@@ -75,7 +77,7 @@ class RoundGroup:
                 dist.init_process_group(self._backend, init_method="env://", timeout=timeout)
             else:
                 store: Store = HashStore()
-                if part.world_size > 1:
+                if part.world_size > 1 or self._is_group:
                     store = self.store = meet(part, timeout_s=self._timeout_s, check=check)
                 dist.init_process_group(
                     self._backend, store=store, rank=part.rank, world_size=part.world_size, timeout=timeout
@@ -193,6 +195,10 @@ class HeldConnections:
     def end(self) -> None:
         """Hold those made so far, and let nothing more arrive: who waits to receive is told it has closed."""
         self.hold()
+        self.cut()
+
+    def cut(self) -> None:
+        """Let nothing more arrive on those that are held."""
         for connection in self._held:
             with contextlib.suppress(OSError):  # The peer was faster, and is gone.
                 connection.shutdown(socket.SHUT_RD)

@@ -21,6 +21,7 @@ from holdfast.api.control import Assignment, Entered, Finished, Reenters
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Reentry
 from holdfast.trainer import host
+from holdfast.trainer.frameworks import Reentering
 from holdfast.trainer.group import RoundGroup
 from holdfast.trainer.run import Run
 from holdfast.trainer.stay import RoundEnded
@@ -63,7 +64,7 @@ class GuestRun(Run):
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         super().__init__(environment=environment)
-        self._reenters = Reenters(Reentry.NEVER, "its framework keeps the process group it has made")
+        self._reentering = Reentering(Reenters(Reentry.NEVER, "its framework keeps the process group it has made"))
         self._sets_environment = False  # the launcher started this process with the round's
         self._side = contextlib.ExitStack()
         self._side.enter_context(host.side_thread(self._beat, self._launcher))
@@ -71,7 +72,7 @@ class GuestRun(Run):
         self._stay = self._begin(assignment)
         self._stay.group.form(self._stay.check)
         self._host.say(Entered(round=assignment.round))
-        self._say_what_it_reenters()
+        self._reentering.say(self.say)
         self._hook_before = sys.excepthook
         sys.excepthook = self._uncaught
 
@@ -79,7 +80,7 @@ class GuestRun(Run):
         """Training has ended well on this rank, and the process is about to end. A loop that begins after all goes
         on in the same round.
         """
-        stay = self._here()
+        stay = self.stay
         self._end_training()
         self._record.phase(Phase.IDLE)
         self.log.send(stay, self._host.say, rest=True)
@@ -94,12 +95,12 @@ class GuestRun(Run):
         if not isinstance(error, Exception):
             return
         try:
-            self._survive(self._here(), error)
+            self._survive(self.stay, error)
         except Exception as own:
             if own is not error:
                 raise
         else:
-            self._here().check()
+            self.stay.check()
 
     def _uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         self._hook_before(kind, error, trace)

@@ -28,7 +28,7 @@ from holdfast.api.control import (
 )
 from holdfast.api.decoding import decode
 from holdfast.api.errors import Damaged, InvalidInput, Malformed, Problem, Unavailable
-from holdfast.api.membership import LedgerTold, SaveWanted, Verified
+from holdfast.api.membership import CollectiveFailed, LedgerTold, SaveWanted, Verified
 from holdfast.api.profile import ProfileTold, ProfileWanted
 from holdfast.api.rehearsal import REHEARSAL_VARIABLE, Rehearsal, read_rehearsal
 from holdfast.api.round import Endpoint, Restore, Tier
@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 PATIENCE_S = 300.0
 """How long a process whose collective failed waits for its round to be ended, before it gives up and fails.
 Long against any decision of the watchdog (seconds), also over a restart of it; short against a human."""
+ERROR_TEXT_CHARACTERS = 2000
 BEAT_INTERVAL_S = 0.1
 ABORT_INTERVAL_S = 0.01
 """How often a training thread that has not left an ended round is freed again: what it was just creating when
@@ -132,6 +133,13 @@ def _rehearsal(environment: Mapping[str, str]) -> Rehearsal | None:
     except (OSError, Malformed) as error:
         fix = f"leave it to `holdfast bisect`, which writes that file ({error})"
         raise InvalidInput(Problem(REHEARSAL_VARIABLE, path, fix)) from error
+
+
+def failure_of(part: Assignment, error: Exception, *, across: bool = False) -> CollectiveFailed:
+    """What is told of a collective that failed just now; `across`: between replica groups, and within none."""
+    logger.warning("collective failed round=%d rank=%d across=%s error=%s", part.round, part.rank, across, error)
+    text = str(error)[:ERROR_TEXT_CHARACTERS]
+    return CollectiveFailed(round=part.round, rank=part.rank, age_s=0.0, error=text, across=across)
 
 
 def _text(environment: Mapping[str, str], name: str) -> str:
@@ -257,7 +265,10 @@ class Launcher:
     def attend(self, stay: Stay | None) -> None:
         """`stay` is what this process lives now, and is to be ended with its round; None: it lives none."""
         with self._changed:
-            self.stay = stay
+            self.stay, pending = stay, self._assignment
+            if stay is not None and pending is not None and stay.newest.goes_on(pending):
+                self._assignment = None
+                stay.go_on(pending)
             self._align()
 
     def say(self, message: FromWorker) -> None:
@@ -275,6 +286,8 @@ class Launcher:
         """Act on what the launcher says. An assignment to a newer round ends the one lived now."""
         with self._changed:
             match message:
+                case Assignment() if self.stay is not None and self.stay.newest.goes_on(message):
+                    self.stay.go_on(message)
                 case Assignment():
                     self._assignment = message
                     self._note_end(message.round - 1, f"round {message.round} follows: {message.reason}")
@@ -373,6 +386,8 @@ def _serve(stop: int, beat: Callable[[], None], launcher: Launcher | None) -> No
             stay = launcher.stay  # read once: the training thread may leave it meanwhile
             if stay is not None and stay.is_over:
                 stay.group.abort()
+            elif stay is not None:
+                stay.tend()
         if time.monotonic() >= next_beat:
             beat()
             next_beat = time.monotonic() + BEAT_INTERVAL_S

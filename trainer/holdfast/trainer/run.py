@@ -13,12 +13,11 @@ import torch
 from torch.nn import Module
 
 from holdfast.api.checkpoint import Standing, StoredCheckpoint
-from holdfast.api.control import Assignment, Entered, Finished, Reenters, RoundLeft, round_environment
+from holdfast.api.control import Assignment, Entered, Finished, FromWorker, Reenters, RoundLeft, round_environment
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.membership import (
     CheckpointCommitted,
     CheckpointsStored,
-    CollectiveFailed,
     Restored,
     RunDescribed,
 )
@@ -30,7 +29,7 @@ from holdfast.trainer import host
 from holdfast.trainer.batches import Batches
 from holdfast.trainer.chronicle import Chronicle
 from holdfast.trainer.drill import Drill
-from holdfast.trainer.frameworks import ANY_ROUND, forget_round, reenters
+from holdfast.trainer.frameworks import Reentering, forget_round
 from holdfast.trainer.group import RoundGroup, is_collective_failure, raised_from
 from holdfast.trainer.hostcopy import Number
 from holdfast.trainer.proofs import Watched
@@ -43,7 +42,6 @@ from holdfast.trainer.values import StepValues
 
 logger = logging.getLogger(__name__)
 
-ERROR_TEXT_CHARACTERS = 2000
 GROUP_TIMEOUT_S = 600.0
 """How long a collective waits at most. Only a net below the watchdog, which notices a hang within seconds; the
 first collectives of a round may wait for the slowest rank to load its data."""
@@ -78,9 +76,8 @@ class Run:
     ) -> None:
         surroundings = host.surroundings_of(os.environ if environment is None else environment)
         self._backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
-        self._timeout_s = timeout_s
-        self._reenters = None if reentry is None else Reenters(reentry, "the script says so")
-        self._said_reenters = ANY_ROUND
+        self.timeout_s = timeout_s
+        self._reentering = Reentering(None if reentry is None else Reenters(reentry, "the script says so"))
         self._sets_environment = environment is None and surroundings.mode is host.Mode.ATTACHED
         self._is_torchrun = surroundings.mode is host.Mode.TORCHRUN
         self._run_directory = surroundings.run_directory
@@ -101,6 +98,7 @@ class Run:
         path = surroundings.control_path
         self._launcher = host.Launcher(host.Control(path), pid=os.getpid()) if path else None
         self._host = self._launcher or host.Alone(surroundings.only_assignment())
+        self.say: Callable[[FromWorker], None] = self._host.say  # to the launcher, if there is one; any thread
 
     # What the training loop says
 
@@ -136,7 +134,7 @@ class Run:
         if self._rehearsing is not None:
             self._rehearsing.completed(step, loss, grad_norm)
         self.log.completed()
-        self._here().completed()
+        self.stay.completed()
 
     def batch(self, step: int, samples: object, *, tokens: int | None = None) -> None:
         """This rank takes `samples` for `step`; of several calls for a step, all of them. Before `step`.
@@ -207,7 +205,7 @@ class Run:
             )
             self._chronicle.begin(assignment, told=lambda told: say(RunDescribed(told.round, fitted(told))))
             if self._rehearsing is not None:
-                self._rehearsing.watch(model, self._here().restored_step or 0)
+                self._rehearsing.watch(model, self.stay.restored_step or 0)
 
     def configure(self, settings: Mapping[str, object]) -> None:
         """The script's settings, for comparing runs: `run.configure(vars(arguments))`. Nested mappings are taken
@@ -231,7 +229,7 @@ class Run:
 
     def check(self) -> None:
         """Raises RoundEnded when the round is over. For loops that take long without a step."""
-        self._here().check()
+        self.stay.check()
 
     def is_current(self) -> bool:
         """True while this process is in a round that has not ended. Any thread."""
@@ -240,7 +238,7 @@ class Run:
     @property
     def assignment(self) -> Assignment:
         """This process's part in the round. Raises RuntimeError before the first one was entered."""
-        return self._here().assignment
+        return self.stay.assignment
 
     # What the checkpoint library says
 
@@ -255,10 +253,10 @@ class Run:
         To be called after every step, by all ranks; they are given the number at the same step. While nothing is
         wanted it costs a fraction of a microsecond.
         """
-        saves = self._here().saves
+        saves = self.stay.saves
         if saves.newest == saves.answered:
             return None
-        return saves.due(step, self._here().group.store, self._record.step_time_s)
+        return saves.due(step, self.stay.group.store, self._record.step_time_s)
 
     def committed(
         self,
@@ -306,7 +304,7 @@ class Run:
         step (`Follows.LEARNING_RATE`): a job that may go back for its loss is otherwise shown as one that cannot.
         """
         part = self.assignment
-        self._here().goes_on_from(step)
+        self.stay.goes_on_from(step)
         self._host.say(Restored(part.round, part.rank, step, skipped, tier, healed, follows, until))
 
     def stored(
@@ -421,13 +419,12 @@ class Run:
         stay = self._stay = Stay(assignment, group)
         if self._corruptible is not None:
             self._drill = Drill(self._corruptible, assignment.rank, break_connections=group.abort)
-        if self._rehearsal is not None:
-            self._rehearsing = Rehearsing(self._rehearsal, assignment.rank)
+        self._rehearsing = Rehearsing(self._rehearsal, assignment.rank) if self._rehearsal is not None else None
         self._host.attend(stay)
         return stay
 
     def _group_of(self, part: Assignment) -> RoundGroup:
-        return RoundGroup(part, backend=self._backend, timeout_s=self._timeout_s, is_torchrun=self._is_torchrun)
+        return RoundGroup(part, backend=self._backend, timeout_s=self.timeout_s, is_torchrun=self._is_torchrun)
 
     def _live(self, stay: Stay, train: Callable[[Assignment], object]) -> bool:
         try:
@@ -436,8 +433,8 @@ class Run:
                 self._last_stay.group.release()  # Every rank has left the round before, and nobody waits in it.
                 self._last_stay = None
             self._host.say(Entered(round=stay.assignment.round))
-            self._said_reenters = ANY_ROUND  # The launcher takes it from one that has entered.
-            self._say_what_it_reenters()
+            self._reentering.begin()  # The launcher takes it from one that has entered.
+            self._reentering.say(self.say)
             Run.entered = self
             train(stay.assignment)
             self._end_training()
@@ -456,9 +453,7 @@ class Run:
     def _end_training(self) -> None:
         """No further step comes in this round."""
         self._record.phase(Phase.IDLE)
-        self._last_word, step, watched = self._values.finish(), self._record.last_step, self._watched
-        if self._last_word is None and step is not None and watched is not None and not watched.is_finite():
-            self._last_word = NonFinite(step, 0.0, step, 1, parameters=True)
+        self._last_word = self._values.finish(parameters_finite=not self._watched or self._watched.is_finite())
         self.log.finish()
 
     def _survive(self, stay: Stay, error: Exception) -> None:
@@ -470,13 +465,13 @@ class Run:
             return
         if not (self._host.can_heal() and part.world_size > 1 and is_collective_failure(error)):
             raise error
-        logger.warning("collective failed round=%d rank=%d error=%s", part.round, part.rank, error)
         self._record.phase(Phase.IDLE)
-        text = str(error)[:ERROR_TEXT_CHARACTERS]
-        age_s = time.monotonic() - raised_at
-        self._host.say(CollectiveFailed(round=part.round, rank=part.rank, age_s=age_s, error=text))
+        self._host.say(host.failure_of(part, error))
         deadline = raised_at + host.PATIENCE_S
         while not stay.await_end(0.5):
+            if (later := stay.later) is not None:  # its replica group was kept: the fault is of that round as well
+                stay.taken_up(later)
+                self._host.say(host.failure_of(later, error))
             if not self._host.can_heal() or time.monotonic() > deadline:
                 raise error
 
@@ -484,17 +479,22 @@ class Run:
         stay = self._stay
         self._record.beat(UNKNOWN_INT if stay is None else stay.group.collective_sequence())
         if stay is not None and not stay.is_over:
-            self._say_what_it_reenters()
-        self.log.send(stay, self._host.say)
+            self._reentering.say(self.say)
+        self.log.send(stay, self.say)
 
-    def _say_what_it_reenters(self) -> None:
-        """Where the launcher does not know yet. A framework may be imported, or used first, at any time."""
-        now = self._reenters or reenters()
-        if now != self._said_reenters:
-            self._said_reenters = now
-            self._host.say(now)
+    # What `Replicas` does
 
-    def _here(self) -> Stay:
+    def take_up(self, part: Assignment) -> None:
+        """The replica group goes on in the round of `part`, and leaves nothing."""
+        self.stay.taken_up(part)
+        self._record.begin(part, waits_on_host=self._backend == "gloo")
+        if self._sets_environment:
+            os.environ.update(round_environment(part))
+        self.say(Entered(round=part.round))
+
+    @property
+    def stay(self) -> Stay:
+        """This process's stay in the round. Raises RuntimeError before the first one was entered."""
         if self._stay is None:
             raise RuntimeError("this run is in no round: use it inside the function given to Run.enter")
         return self._stay

@@ -17,12 +17,15 @@ next attempt, which looks further ahead.
 import logging
 import math
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch._C._distributed_c10d import Store
 
 from holdfast.api.checkpoint import Standing
 from holdfast.api.control import Assignment
+from holdfast.api.errors import InvalidInput, Problem
+from holdfast.trainer.across import Across
 from holdfast.trainer.group import RoundGroup
 from holdfast.trainer.profiling import Profiling
 
@@ -52,18 +55,23 @@ class RoundEnded(BaseException):
 class Stay:
     """`end` may be called from any thread, and the first reason counts.
 
-    `standing` is what the watchdog has said of the history that goes on.
+    `standing` is what the watchdog has said of the history that goes on. A replica group may go on in a newer
+    round without leaving anything: `later` is its part in it, until the training thread has taken it up, and
+    `across` what connects it to the other groups.
     """
 
     def __init__(self, assignment: Assignment, group: RoundGroup) -> None:
         self.assignment = assignment
         self.group = group
-        self.saves = WantedSave(assignment.world_size)
+        self.saves = WantedSave(assignment.inside().world_size)
         self.standing = Standing(assignment.restore.verified, assignment.restore.unhealthy_from)
         self.restored_step: int | None = None
         self.profiling: Profiling | None = None  # set by the side thread, else the training thread's
+        self.later: Assignment | None = None
+        self.across: Across | None = None
         self._reason: str | None = None
         self._over = threading.Event()
+        self._news = threading.Condition()
 
     def goes_on_from(self, step: int | None) -> None:
         """`step` was restored, None: nothing. What came after it is trained anew, whatever was known of it."""
@@ -82,9 +90,53 @@ class Stay:
         if self._reason is None:
             self._reason = reason
         self._over.set()
+        with self._news:
+            self._news.notify_all()
+
+    @property
+    def newest(self) -> Assignment:
+        """The newest part in a round that this process is known to have."""
+        return self.later or self.assignment
+
+    def go_on(self, later: Assignment) -> None:
+        """The group goes on as `later`. What waits for groups that cannot answer in the older round is freed.
+        What is no newer changes nothing.
+        """
+        with self._news:
+            if later.round <= self.newest.round:
+                return
+            self.later = later
+            self._news.notify_all()
+        self.tend()
+
+    def tend(self) -> None:
+        """Free the training thread where it waits for other groups in vain. Repeatable; for the side thread."""
+        across, later = self.across, self.later
+        if across is not None and later is not None and later.round > across.round:
+            across.overtaken_by(later)
+
+    def taken_up(self, part: Assignment) -> None:
+        """The training thread is in the round of `part` from here on."""
+        with self._news:
+            self.assignment = part
+            if self.later is not None and self.later.round <= part.round:
+                self.later = None
+
+    def await_newest(self, is_meant: Callable[[Assignment], bool], timeout_s: float | None = None) -> bool:
+        """Wait for a part that is meant; False: none came in time. Raises RoundEnded when the round is over."""
+        with self._news:
+            found = self._news.wait_for(lambda: self.is_over or is_meant(self.newest), timeout_s)
+        self.check()
+        return found
 
     def completed(self) -> None:
-        """A step is complete. Raises RoundEnded when the round is over."""
+        """A step is complete. Raises RoundEnded when the round is over, and InvalidInput when it has replica
+        groups and the script knows nothing of them: each would train a model of its own.
+        """
+        if self.across is None and self.assignment.group is not None:
+            fix = "average the gradients with holdfast.trainer.Replicas, or leave that field out of the job"
+            size = self.assignment.group.size // self.assignment.local_size
+            raise InvalidInput(Problem("parallelism.replicaGroupNodes", size, fix))
         if self.profiling is not None and self.profiling.completed():
             self.profiling = None
         self.check()

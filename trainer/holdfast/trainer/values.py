@@ -100,14 +100,15 @@ class StepValues:
         """Of `step`; what of both is known now, of a step before perhaps."""
         return self.loss.take(step, loss), self.grad_norm.take(step, grad_norm)
 
-    def finish(self) -> NonFinite | None:
+    def finish(self, *, parameters_finite: bool = True) -> NonFinite | None:
         """No further step comes: wait for what is on its way from the device; what of all was not finite."""
         step = self._record.last_step
         if step is None:
             return None
         self.loss.finish(step)
         self.grad_norm.finish(step)
-        return self._record.nonfinite()
+        known = self._record.nonfinite()
+        return known if known or parameters_finite else NonFinite(step, 0.0, step, 1, parameters=True)
 
     def is_finite(self) -> bool | None:
         """Whether all were, those of the newest step among them; None: they were not told, or are on their way.

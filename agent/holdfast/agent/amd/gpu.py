@@ -14,7 +14,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from holdfast.agent.amd.driver import AmdDriver
-from holdfast.agent.gpufailure import CallFailed, DriverAbsent, GpuFailure, GpuLost, NotTold
+from holdfast.agent.gpufailure import CallFailed, GpuFailure, GpuLost, NotTold
+from holdfast.agent.gpusession import begin_session
 from holdfast.agent.gpusnapshot import Sweep
 from holdfast.agent.reading import GpuDetail, NvlinkDetail
 
@@ -232,7 +233,7 @@ def _generation(speed: object) -> int | None:
 
 
 class AmdSession:
-    """GPUs that do not answer at the start give no UUID: they are `unidentified`, why by their number.
+    """A session with the driver. `unidentified` are GPUs that did not answer at the start, why by their number.
 
     `silent_since` is since when GPUs cannot be reached, by UUID: it outlives the session.
     """
@@ -240,27 +241,17 @@ class AmdSession:
     def __init__(self, driver: AmdDriver, silent_since: dict[str, float]) -> None:
         """Begin. Raises DriverAbsent."""
         self._driver = driver
-        self.gpus: list[AmdGpu] = []
-        self.unidentified: dict[int, GpuFailure] = {}
         self._silent_since = silent_since
-        try:
-            driver.call("amdsmi_init", driver.bindings.AmdSmiInitFlags.INIT_AMD_GPUS)
-            try:
-                for index, handle in enumerate(driver.call("amdsmi_get_processor_handles")):
-                    try:
-                        uuid = str(driver.call("amdsmi_get_gpu_device_uuid", handle))
-                        known = uuid in silent_since
-                        gpu = AmdGpu(driver, handle, uuid=uuid, index=index, has_answered=known)
-                        self.gpus.append(gpu)
-                    except DriverAbsent:
-                        raise
-                    except GpuFailure as failure:
-                        self.unidentified[index] = failure
-            except BaseException:
-                self.close()
-                raise
-        except GpuFailure as failure:
-            raise DriverAbsent(str(failure)) from failure
+        self.gpus, self.unidentified = begin_session(
+            lambda: driver.call("amdsmi_init", driver.bindings.AmdSmiInitFlags.INIT_AMD_GPUS),
+            lambda: driver.call("amdsmi_get_processor_handles"),
+            self._identified,
+            self.close,
+        )
+
+    def _identified(self, index: int, handle: Any) -> AmdGpu:
+        uuid = str(self._driver.call("amdsmi_get_gpu_device_uuid", handle))
+        return AmdGpu(self._driver, handle, uuid=uuid, index=index, has_answered=uuid in self._silent_since)
 
     def close(self) -> None:
         """End it. A driver that is gone has ended it already."""

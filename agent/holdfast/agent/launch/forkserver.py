@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.agent.launch import forking
-from holdfast.agent.launch.preload import LEFT_MAX, leave_what_killed
+from holdfast.agent.launch.preload import LEFT_MAX, leave_what_killed, single_threaded
 from holdfast.api.decoding import decode
 from holdfast.wire.frame import FrameReader, frame
 
@@ -129,10 +129,12 @@ class ForkServer:
             with contextlib.suppress(OSError):  # then it is tried again
                 leave_what_killed(self._wanted)
             command += [str(self._wanted), *self._argv]
-        # More than one thread would make forking unsafe: the numeric libraries start theirs at import.
-        environment = {**self._environment, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         process = subprocess.Popen(
-            command, env=environment, pass_fds=[descriptor], stdin=subprocess.DEVNULL, start_new_session=True
+            command,
+            env=single_threaded(self._environment),
+            pass_fds=[descriptor],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
         )
         theirs.close()
         return process, ours

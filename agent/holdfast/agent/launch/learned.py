@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.agent.launch.forking import EntrypointKind
-from holdfast.agent.launch.preload import BROUGHT, PreloadList, is_installed, read_list, write_list
+from holdfast.agent.launch.preload import (
+    BROUGHT,
+    SINGLE_THREADED,
+    PreloadList,
+    is_installed,
+    read_list,
+    write_list,
+)
 from holdfast.agent.launch.settings import Entrypoint
 from holdfast.api.bounds import LEARNED
 
@@ -104,10 +111,14 @@ def cache_of(environment: Mapping[str, str]) -> Path:
 
 
 def key_of(entrypoint: Entrypoint) -> str:
-    """What the same script, of the same content, under the same interpreter has alone."""
+    """What the same script, of the same content, under the same interpreter has alone.
+
+    What had to be left where other threads were kept from starting is tried again.
+    """
     whole = hashlib.blake2b(digest_size=16)
     target = entrypoint.argv[0]
-    for part in (sys.version, sys.prefix, entrypoint.kind.value, os.path.abspath(target)):
+    terms = repr(sorted(SINGLE_THREADED.items()))
+    for part in (terms, sys.version, sys.prefix, entrypoint.kind.value, os.path.abspath(target)):
         whole.update(f"{part}\0".encode("utf-8", "surrogateescape"))
     with contextlib.suppress(OSError):  # a module's name, which the worker looks up
         whole.update(Path(target).read_bytes())

@@ -7,6 +7,7 @@ is reported and its place stays empty until the watchdog shows another round.
 How a worker comes into a round:
 
     attached, the round says re-enter, its rank is not fresh  ->  told to leave, then assigned, in its process
+    its replica group is the one it is in already             ->  assigned, and told to leave nothing
     anything else that lives                                  ->  killed; replaced once the kernel confirms
     nothing there                                             ->  started
 
@@ -19,11 +20,12 @@ on to: that is for the watchdog to respect when it says how its next round is en
 import itertools
 import math
 from dataclasses import dataclass
-from enum import StrEnum
 
 import msgspec
 
+from holdfast.agent.launch.slot import Slot, SlotState, epoch_in
 from holdfast.api.control import (
+    AtTheDoor,
     Entered,
     Finished,
     FromWorker,
@@ -38,6 +40,7 @@ from holdfast.api.membership import (
     CheckpointsStored,
     CollectiveFailed,
     FromLauncher,
+    GroupReady,
     Restored,
     RoundEntered,
     RoundWord,
@@ -50,9 +53,8 @@ from holdfast.api.memory import NodeMemory
 from holdfast.api.round import Closed, Entry, Reentry, Seat, Shown
 from holdfast.api.scalars import ScalarsLogged
 from holdfast.api.selftest import TestWanted
-from holdfast.api.telemetry import NonFinite, RankNonFinite
+from holdfast.api.telemetry import RankNonFinite
 
-ANY_ROUND = Reenters(Reentry.ANY_WORLD, "")
 _STRICTER = (Reentry.ANY_WORLD, Reentry.SAME_WORLD, Reentry.NEVER)
 
 
@@ -101,76 +103,6 @@ class Report:
 
 
 Effect = Start | StartTest | KillWorker | TellWorker | Report
-
-
-class SlotState(StrEnum):
-    """Where a slot's process stands."""
-
-    ABSENT = "Absent"  # there is none: not wanted, or it failed and the watchdog has yet to decide
-    STARTING = "Starting"  # asked for; its process id is not known yet
-    RUNNING = "Running"  # it belongs to `Slot.round`
-    LEAVING = "Leaving"  # told to leave an older round, has not said that it did
-    PARKED = "Parked"  # it has left and waits, attached, for an assignment
-    DYING = "Dying"  # killed; the kernel has not confirmed it
-    DONE = "Done"  # it ended `Slot.round` with exit code zero
-
-
-@dataclass(slots=True)
-class Slot:
-    """Times are seconds on the launcher's monotonic clock. `round` is the newest round the process was given.
-
-    `began` says that the process, of a script that does not attach, has shown a sign of training.
-    `reenters` is what the process said of the rounds it can go on to, `nonfinite` what it said of its values when
-    it had finished.
-    """
-
-    local_rank: int
-    state: SlotState = SlotState.ABSENT
-    round: int = -1
-    rank: int = -1
-    pid: int | None = None
-    ticket: int | None = None
-    attached: bool = False
-    entered: bool = False
-    finished: bool = False
-    left_round: int = -1
-    started_at: float = 0.0
-    leave_by: float | None = None
-    began: bool = False
-    reenters: Reenters = ANY_ROUND
-    nonfinite: NonFinite | None = None
-
-    @property
-    def holds_process(self) -> bool:
-        return self.state not in (SlotState.ABSENT, SlotState.DONE)
-
-    @property
-    def process(self) -> int:
-        assert self.pid is not None, "a slot that holds a process knows its id"
-        return self.pid
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether its process runs and has not attached: an unmodified script, as far as is known."""
-        return self.state is SlotState.RUNNING and not self.attached
-
-    @property
-    def can_reenter(self) -> bool:
-        """Whether its process can go on to another round without being replaced."""
-        listening = self.state in (SlotState.RUNNING, SlotState.LEAVING, SlotState.PARKED)
-        return listening and self.attached and not self.finished
-
-    def clear(self, state: SlotState) -> None:
-        """Its process is gone, or a new one is asked for. The round and the rank stay, and its word on the round
-        that it is done with.
-        """
-        self.state = state
-        self.pid = self.ticket = self.leave_by = None
-        self.attached = self.entered = self.finished = self.began = False
-        self.left_round = -1
-        self.reenters = ANY_ROUND
-        if state is not SlotState.DONE:
-            self.nonfinite = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +170,7 @@ class LocalSet:
         self._reported, self._told_began = None, False
         if self.seat is not None:
             self._rounds_run += 1
-        return [effect for slot in self.slots for effect in self._align(slot, now)]
+        return [effect for slot in self.slots for effect in self._align(slot, now)] + self._ready_report()
 
     def pass_on(self, word: RoundWord) -> list[Effect]:
         """Pass it on to the workers of its round, also to those still to come. Of other rounds it is no news."""
@@ -258,11 +190,15 @@ class LocalSet:
         wanted = self.seat
         if slot.state in (SlotState.STARTING, SlotState.DYING):
             return []  # looked at again when the answer comes
+        if wanted is not None and slot.goes_on(wanted):
+            slot.round, slot.rank, slot.entered = wanted.number, _rank_in(wanted, slot), False
+            return self._assign(slot, wanted) if slot.attached else []
         if not slot.holds_process:
             if wanted is None:
                 return []
             slot.clear(SlotState.STARTING)
             slot.round, slot.rank, slot.ticket = wanted.number, _rank_in(wanted, slot), next(self._tickets)
+            slot.epoch = epoch_in(wanted)
             return [Start(slot.ticket, slot.local_rank, slot.rank, wanted, self._rounds_run - 1)]
         may_reenter = not isinstance(self.desired, Closed)
         if wanted is not None:
@@ -288,6 +224,7 @@ class LocalSet:
             if slot.state is SlotState.PARKED:
                 slot.state = SlotState.RUNNING
             slot.round, slot.rank, slot.started_at = wanted.number, _rank_in(wanted, slot), now
+            slot.epoch = epoch_in(wanted)
             effects += self._assign(slot, wanted)
         return effects
 
@@ -393,6 +330,9 @@ class LocalSet:
         elif isinstance(message, Entered) and message.round == slot.round:
             slot.entered, slot.state, slot.leave_by = True, SlotState.RUNNING, None
             return self._entry_report(now)
+        elif isinstance(message, AtTheDoor):
+            slot.ready_epoch = message.epoch
+            return self._ready_report()
         elif isinstance(message, Reenters):
             slot.reenters = message
             return self._entry_report(now)
@@ -405,6 +345,14 @@ class LocalSet:
         elif isinstance(message, ScalarsLogged):  # also the rest of a round that is over
             return [Report(message)]
         return []
+
+    def _ready_report(self) -> list[Effect]:
+        """Once all workers of a replica group that is being formed wait for the others."""
+        seat, epoch = self.seat, epoch_in(self.seat)
+        if seat is None or seat.group is None or seat.group.index is not None:
+            return []
+        is_ready = all(slot.state is SlotState.RUNNING and slot.ready_epoch == epoch for slot in self.slots)
+        return [Report(GroupReady(seat.number, seat.group.epoch))] if is_ready else []
 
     def _greet(self, slot: Slot) -> list[Effect]:
         """Show a newly attached worker its assignment; its environment holds only part of it."""

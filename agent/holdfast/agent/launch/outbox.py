@@ -20,6 +20,7 @@ from holdfast.api.workeroutput import WorkerOutput
 
 Lasting = (
     membership.RoundEntered
+    | membership.GroupReady
     | membership.TrainingBegan
     | membership.ProcessesSpawned
     | membership.WorkersFinished

@@ -7,7 +7,7 @@ and of one that dies while it imports, the next one finds what it was about to i
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,18 @@ LEFT_MAX: Final = 8
 """Each thing that is left costs a start; a script with more of them is left alone."""
 UNIT_LIMIT_S: Final = 120.0
 """One package may take so long; on a busy machine transformers was seen to take 35 s."""
+
+SINGLE_THREADED: Final[Mapping[str, str]] = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
+"""What keeps libraries from starting threads when they are imported: with more than one, forking is not safe.
+
+The last is for pyarrow, which transformers imports where `datasets` is installed: one of its allocators has a
+thread that gives memory back, and without it does that as memory is asked for.
+Source: https://jemalloc.net/jemalloc.3.html (background_thread)
+"""
 
 
 class PreloadList(msgspec.Struct, frozen=True):
@@ -54,6 +66,13 @@ class PreloadList(msgspec.Struct, frozen=True):
             if len(name) <= NAME_LENGTH_MAX and NAME.fullmatch(name) and name != "__main__":
                 found.setdefault(name.partition(".")[0], []).append(name)
         return {unit: tuple(names) for unit, names in found.items() if unit not in self.left}
+
+
+def single_threaded(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that imports beforehand. Of jemalloc's options the user's stay beside ours."""
+    name = "JE_ARROW_MALLOC_CONF"
+    options = ",".join(filter(None, (environment.get(name), SINGLE_THREADED[name])))
+    return {**environment, **SINGLE_THREADED, name: options}
 
 
 def write_list(path: Path, wanted: PreloadList) -> None:

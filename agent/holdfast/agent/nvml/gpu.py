@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import pynvml  # type: ignore[import-untyped] # NVIDIA publishes no types
 
-from holdfast.agent.gpufailure import CallFailed, DriverAbsent, GpuFailure, GpuLost, NotTold, ResetRequired
+from holdfast.agent.gpufailure import CallFailed, GpuFailure, GpuLost, NotTold, ResetRequired
+from holdfast.agent.gpusession import begin_session
 from holdfast.agent.gpusnapshot import Sweep
 from holdfast.agent.nvml.driver import Driver, Field
 from holdfast.agent.reading import GpuDetail, NvlinkDetail
@@ -261,29 +262,18 @@ def every_gpu(driver: Driver) -> Iterator[list[Gpu]]:
 
 
 class Session:
-    """GPUs that do not answer at the start give no UUID: they are `unidentified`, why by their number."""
+    """A session with the driver. `unidentified` are GPUs that did not answer at the start, why by their number."""
 
     def __init__(self, driver: Driver) -> None:
         """Begin. Raises DriverAbsent."""
         self._driver = driver
-        self.gpus: list[Gpu] = []
-        self.unidentified: dict[int, GpuFailure] = {}
         self._lost: dict[str, str] = {}
-        try:
-            driver.call("nvmlInit")
-            try:
-                for index in range(int(driver.call("nvmlDeviceGetCount"))):
-                    try:
-                        self.gpus.append(identify(driver, index))
-                    except DriverAbsent:
-                        raise
-                    except GpuFailure as failure:
-                        self.unidentified[index] = failure
-            except BaseException:
-                self.close()
-                raise
-        except GpuFailure as failure:
-            raise DriverAbsent(str(failure)) from failure
+        self.gpus, self.unidentified = begin_session(
+            lambda: driver.call("nvmlInit"),
+            lambda: range(int(driver.call("nvmlDeviceGetCount"))),
+            lambda index, _: identify(driver, index),
+            self.close,
+        )
 
     def close(self) -> None:
         """End it. A driver that is gone has ended it already."""

@@ -79,7 +79,7 @@ def judge_rate(blank: CheckResult, what: str, measured: float, expected: float |
     else:
         says = f"{what} {measured:.1f} GB/s of {expected:.0f} GB/s"
         verdict = Verdict.PASSED if measured >= RATIO_MIN * expected else Verdict.FAILED
-    return replace(blank, verdict=verdict, says=says, like="")
+    return replace(blank, verdict=verdict, says=says, like="", rate=measured * 1e9)
 
 
 def check_host(device: Device, bench: Bench) -> CheckResult:

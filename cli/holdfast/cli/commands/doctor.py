@@ -8,20 +8,20 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import click
 import msgspec
 
-from holdfast.api.errors import HoldfastError, Unavailable
+from holdfast.api.errors import HoldfastError, InvalidInput, Unavailable
 from holdfast.api.selftest import Tested, TestLevel, Verdict
 from holdfast.cli.doctor.facts import Finding, Level, Unseen, findings_text
 from holdfast.cli.output import ExitCode, Format, emit, format_option, seconds, table
 from holdfast.cli.site import look_around, open_site
 from holdfast.cli.statedirectory import runs_under_here
-from holdfast.cli.target import JobWord, Place, Target, place_of, target_options
+from holdfast.cli.target import JobWord, Place, Target, place_of, split_job, target_options
 
 PYTHON_LEAST: Final = (3, 11)
 TORCH_LEAST: Final = (2, 9)
@@ -42,9 +42,11 @@ _EXIT_CODES = {
 def doctor(script: str | None, target: Target, form: Format) -> ExitCode:
     """Check an installation in a cluster, or this machine for runs on it, and say what is missing.
 
-    With SCRIPT: read that training script, never run it, and say which change buys what. Exits with 1 when
-    anything fails.
+    With SCRIPT: read that training script, never run it, and say which change buys what. With the job file of a
+    plan: what the plan assumed beside what was measured. Exits with 1 when anything fails.
     """
+    if script is not None and Path(script).suffix in (".yaml", ".yml", ".json"):
+        return _told(_examine_job(Path(script), target), form)
     if script is not None:
         from holdfast.cli.doctor.script import read_script
         from holdfast.cli.doctor.scriptchecks import examine_script
@@ -66,6 +68,24 @@ def doctor(script: str | None, target: Target, form: Format) -> ExitCode:
     else:
         findings = examine_machine(look(target))
     return _told(findings, form)
+
+
+def _examine_job(file: Path, target: Target) -> Sequence[Finding]:
+    """The plan that a job file carries, beside the run that there is of the job, if any."""
+    from holdfast.cli.doctor.planchecks import examine_plan, read_planned, truth_of
+
+    job, question, layout = read_planned(file)
+    if layout is None:
+        fix = "write it with `holdfast plan --write`: it then says what it assumed"
+        return [Finding(Level.WARN, "plan", f"{file} carries no layout that was planned", fix)]
+    namespace, name = split_job(job, "")
+    try:
+        source = open_site(replace(target, job=f"{target.namespace or namespace}/{name}")).source()
+        truth, unread = truth_of(source, question, layout)
+    except (Unavailable, InvalidInput) as error:
+        fix = "start it, or say where it is (--state-dir, --watchdog, --namespace); ask again when it trains"
+        return [Finding(Level.WARN, "run", f"none is found to compare the plan of {job} with: {error}", fix)]
+    return [*unread, *examine_plan(question, layout, truth)]
 
 
 def _told(findings: Sequence[Finding], form: Format) -> ExitCode:

@@ -108,6 +108,9 @@ def return_(node: str) -> dict[str, Any]:
 def self_test(node: str, level: str | None) -> dict[str, Any]:
     """Test the devices of NODE: at once when it has no ranks, else when its workers have next left; with `--level
     full` they leave for it, once a checkpoint is committed.
+
+    Where the job has `startup.links`, the links of a node without ranks follow, to two or three others without
+    ranks. Those of a node with ranks are not tested: all others with ranks would have to stop for that.
     """
     return {"node": node} if level is None else {"node": node, "level": level}
 

@@ -12,8 +12,9 @@ from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.trainingjob import read_trainingjob
 from holdfast.cli.output import ExitCode, Format, emit, format_option, pairs, remark, table
 from holdfast.planner.jobfile import job_of
+from holdfast.planner.notes import notes_of
 from holdfast.planner.plan import Option, Plan, Question, Reason, plan, reasons
-from holdfast.planner.quantity import Quantity, shown
+from holdfast.planner.quantity import shown
 from holdfast.planner.questionfile import Sections, question_of, read_sections
 
 SHORT: Final[Mapping[str, str]] = {
@@ -24,6 +25,17 @@ SHORT: Final[Mapping[str, str]] = {
     "dp": "data",
     "mb": "micro_batch",
 }
+
+
+class _Readable(yaml.SafeDumper):
+    """What has several lines is written as such."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Readable.add_representer(str, _text)
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -65,7 +77,8 @@ def plan_command(
 ) -> ExitCode:
     """Judge every layout of a model on a cluster: memory, step time, MFU, days, money, and why others fall.
 
-    FILE has the sections model, cluster, training, reliability and reached; options replace what it says.
+    FILE has the sections model, cluster, training, reliability, reached and spot, or is the job of a plan; options
+    replace what it says.
     Ends with 1 when no layout fits.
     """
     question = _question(file, given)
@@ -74,11 +87,8 @@ def plan_command(
         _write(write, question, found)
     if explain and found.options:
         best = found.options[0]
-        gpu = question.cluster.gpu
-        says = "its BF16 rate over its memory's: below it a matmul waits for its bytes"
-        balance = Quantity("machine balance", gpu.balance, "FLOP/byte", says, gpu.source)
-        figures = (best.step, best.memory, balance, found.failures, found.spares, found.interval, found.effective)
-        for each in figures:
+        of_failures = (found.failures, found.spares, found.interval, found.effective)
+        for each in (best.step, best.memory, *of_failures, *notes_of(question, best)):
             click.echo("\n".join(each.lines()))
         return ExitCode.OK
     emit(form, _answer(found, top), table=plan_text, names=[str(each.layout) for each in found.options[:top]])
@@ -169,7 +179,7 @@ def _write(path: Path, question: Question, found: Plan) -> None:
     job = job_of(question, found, found.options[0], path.stem)
     read_trainingjob(job)
     try:
-        path.write_text(yaml.safe_dump(dict(job), sort_keys=False), encoding="utf-8")
+        path.write_text(yaml.dump(dict(job), Dumper=_Readable, sort_keys=False), encoding="utf-8")
     except OSError as error:
         raise InvalidInput(
             Problem("--write", str(path), f"give a file that can be written: {error.strerror}")

@@ -125,10 +125,10 @@ def prepare(
         if not allowed.min <= nodes <= allowed.max:
             fix = f"the job allows {allowed.min} to {allowed.max} (spec.nodes.min and spec.nodes.max)"
             raise InvalidInput(Problem("--nodes", nodes, fix))
-        model_ranks = job.spec.parallelism.tensor * job.spec.parallelism.pipeline
+        model_ranks = job.spec.parallelism.model_ranks
         if nodes * job.spec.local_size() % model_ranks:
             processes = f"{nodes} x {job.spec.local_size()} processes"
-            fix = f"{processes} do not divide by {model_ranks} (tensor x pipeline)"
+            fix = f"{processes} do not divide by {model_ranks} (tensor x context x pipeline)"
             raise InvalidSpec(Problem("--nodes", nodes, fix))
         job = _replace(job, "nodes", max=nodes)
     uri = job.spec.checkpoint.uri

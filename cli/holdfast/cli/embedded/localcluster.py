@@ -6,19 +6,17 @@ a node of a new name, as a cluster replaces a machine.
 """
 
 import asyncio
-import contextlib
 import itertools
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-import msgspec
-
 from holdfast.api.errors import Unavailable
-from holdfast.api.plan import FromOperator, NodeObserved, NodeState, OperatorHello, Plan, ToOperator
+from holdfast.api.plan import NodeObserved, NodeState, Plan
 from holdfast.cli.embedded.childprocess import exit_text
 from holdfast.cli.embedded.localnode import LocalNode, NodeOptions, Relay, stop_all
+from holdfast.cli.embedded.planfollower import PlanFollower
 
 EARLY_EXIT_S: Final = 10.0  # a launcher that fails within this never did any work
 EARLY_EXITS_MAX: Final = 3  # in a row; then starting more of them helps nobody
@@ -106,75 +104,30 @@ def decide(observed: Observed, plan: Plan, options: PlacementOptions, now: float
     return Decision(tuple(starts), next_wakeup=min(later, default=None))
 
 
-class OperatorOutbox:
-    """What the operator has to say: the newest state of every node, again on each new connection."""
-
-    def __init__(self) -> None:
-        self._newest: dict[str, NodeObserved] = {}
-        self._changed = asyncio.Event()
-
-    def put(self, observed: NodeObserved) -> None:
-        # Taken out first, so that the order is that of the changes.
-        self._newest.pop(observed.node, None)
-        self._newest[observed.node] = observed
-        self._changed.set()
-
-    async def follow(self) -> AsyncGenerator[NodeObserved, None]:
-        """Everything known, then every change. One reader at a time."""
-        told: dict[str, NodeObserved] = {}
-        while True:
-            self._changed.clear()
-            for node, observed in list(self._newest.items()):
-                if told.get(node) is not observed:
-                    told[node] = observed
-                    yield observed
-            await self._changed.wait()
-
-
-class LocalCluster:
-    """The operator of one machine, which fills `Speaker`: it hears plans, and `run` keeps matching the newest.
+class LocalCluster(PlanFollower):
+    """The operator of one machine.
 
     `up` are the nodes that are up by name, `started` the names of those that ever were.
     """
 
     def __init__(self, node_options: NodeOptions, options: PlacementOptions, say: Callable[[str], None]) -> None:
+        super().__init__(node_options.prepared.job.id)
         self.up: dict[str, LocalNode] = {}
         self.started: set[str] = set()
-        self._outbox = OperatorOutbox()
         self._node_options = node_options
         self._options = options
         self._say = say
-        self._plan: Plan | None = None
         self._over = False
         self._down: dict[str, float] = {}
         self._evicted: dict[str, None] = {}  # taken out of service; a human may return them
         self._relays: dict[str, Relay] = {}
-        self._started_anew: set[str] = set()  # what the plan still releases is their earlier life
         self._highest = 0
         self._early_exits = 0
-        self._last_line = ""
-        self._changed = asyncio.Event()
         self._watchers: set[asyncio.Task[None]] = set()
-
-    async def speech(self) -> AsyncGenerator[FromOperator, None]:
-        yield OperatorHello(self._node_options.prepared.job.id)
-        async with contextlib.aclosing(self._outbox.follow()) as changes:
-            async for observed in changes:
-                yield observed
-
-    def hear(self, shown: ToOperator) -> None:
-        """Take a plan; the newest is the one that counts. Reports are not read."""
-        if isinstance(shown, Plan):
-            self._plan = shown
-            self._started_anew &= set(shown.release)
-            self._changed.set()
-
-    def lost(self) -> None:
-        """The plan stands until another one is shown."""
 
     def announce_drain(self, name: str, reason: str) -> None:
         """Somebody wants the node empty, as `kubectl drain` does; it is stopped once the plan releases it."""
-        self._outbox.put(NodeObserved(name, NodeState.DRAINING, reason))
+        self.outbox.put(NodeObserved(name, NodeState.DRAINING, reason))
 
     async def cut_off(self, name: str, seconds: float) -> None:
         """Let nothing pass between the node and the watchdog for so long. Raises Unavailable without a relay."""
@@ -182,19 +135,6 @@ class LocalCluster:
         if relay is None:
             raise Unavailable(f"{name} was started without a relay, and cannot be cut off")
         await relay.cut(seconds)
-
-    async def run(self) -> None:
-        """Match the plan until cancelled. Raises Unavailable when nodes cannot be started at all."""
-        while True:
-            next_wakeup = await self._match(time.monotonic())
-            delay_s = None if next_wakeup is None else next_wakeup - time.monotonic()
-            # Not `wait_for`: with a time-out of zero it can take a cancellation for its own.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(delay_s):
-                    await self._changed.wait()
-            self._changed.clear()
-            if self._early_exits >= EARLY_EXITS_MAX:
-                raise Unavailable(f"launchers fail as soon as they start: {self._last_line}")
 
     async def drain(self, within_s: float) -> None:
         """Let launchers end on their own, as they do when the job is over. None is started any more."""
@@ -212,18 +152,16 @@ class LocalCluster:
         for relay in self._relays.values():
             await relay.close()
 
-    async def _match(self, now: float) -> float | None:
+    async def _match(self, plan: Plan, now: float) -> float | None:
         """Do what is to be done now; returns when to look again."""
-        if self._plan is None or self._over:
+        if self._over:
             return None
         observed = Observed(tuple(self.up), tuple(self._down.items()), self._highest, tuple(self._evicted))
-        release = tuple(name for name in self._plan.release if name not in self._started_anew)
-        decision = decide(observed, msgspec.structs.replace(self._plan, release=release), self._options, now)
+        decision = decide(observed, plan, self._options, now)
         for action in decision.actions:
             if isinstance(action, Start):
                 self._start(action.name, action.replaces)
-                if action.name in self._plan.release:
-                    self._started_anew.add(action.name)
+                self._starts(action.name)
             elif (node := self.up.get(action.name)) is not None:
                 self._say(f"{action.name} is taken out of service: {action.reason}")
                 if action.returnable:
@@ -247,10 +185,10 @@ class LocalCluster:
         elif replaces is not None:
             self._say(f"{name} takes the place of {replaces}")
             if replaces in self._evicted:  # The machine was kept for as long as it might have been returned.
-                self._outbox.put(NodeObserved(replaces, NodeState.GONE, f"{name} took its place"))
+                self.outbox.put(NodeObserved(replaces, NodeState.GONE, f"{name} took its place"))
         self._highest = max(self._highest, int(name.rpartition("-")[2]))
         self.started.add(name)
-        self._outbox.put(NodeObserved(name, NodeState.READY))
+        self.outbox.put(NodeObserved(name, NodeState.READY))
         for watch in (self._watch_launcher(node), self._watch_agent(node)):
             watcher = asyncio.create_task(watch)
             self._watchers.add(watcher)
@@ -264,9 +202,11 @@ class LocalCluster:
             return
         if code > 0 and time.monotonic() - started_at < EARLY_EXIT_S:
             self._early_exits += 1
-            self._last_line = node.launcher.last_line() or exit_text(code)
+            if self._early_exits >= EARLY_EXITS_MAX:
+                words = node.launcher.last_line() or exit_text(code)
+                self.trouble = Unavailable(f"launchers fail as soon as they start: {words}")
         else:
-            self._early_exits = 0
+            self._early_exits, self.trouble = 0, None
         self._lose(node, f"its launcher ended with {exit_text(code)}")
         await node.agent.stop()
 
@@ -283,5 +223,5 @@ class LocalCluster:
         del self.up[node.name]
         self._down[node.name] = time.monotonic()
         if says_gone:
-            self._outbox.put(NodeObserved(node.name, NodeState.GONE, reason))
-        self._changed.set()
+            self.outbox.put(NodeObserved(node.name, NodeState.GONE, reason))
+        self.changed.set()

@@ -3,16 +3,14 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
-
 from holdfast.api.errors import Unavailable
-from holdfast.api.plan import FromOperator, NodeObserved, NodeState, OperatorHello, Plan, ToOperator
+from holdfast.api.plan import NodeObserved, NodeState, Plan, ToOperator
 from holdfast.cli.embedded.childprocess import ChildProcess, exit_text
-from holdfast.cli.embedded.localcluster import OperatorOutbox
+from holdfast.cli.embedded.planfollower import PlanFollower
 from holdfast.cli.hosts.placement import REST_FIRST_S, REST_MOST_S, Host, Start, Stop, decide, shortage
 from holdfast.cli.hosts.reach import READY, Reach, Standing
 from holdfast.cli.hosts.task import BEAT, BEAT_EVERY_S, HostTask
@@ -52,8 +50,8 @@ class HostOptions:
 
 
 @dataclass
-class HostCluster:
-    """Fills `Speaker`: it hears plans, and `run` keeps matching the newest. It must be made in the event loop.
+class HostCluster(PlanFollower):
+    """The operator of given hosts.
 
     `too_few` is done, with the reason, once the hosts can hold the job no more.
     """
@@ -65,50 +63,18 @@ class HostCluster:
     too_few: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     def __post_init__(self) -> None:
+        super().__init__(self.options.job)
         self._known = {name: _Known() for name in self.hosts}
-        self._outbox = OperatorOutbox()
-        self._plan: Plan | None = None
         self._over = False
-        self._started_anew: set[str] = set()  # what the plan still releases is their earlier life
         self._taken_out: set[str] = set()
-        self._changed = asyncio.Event()
         self._ordered = asyncio.Event()
-        self._trouble: Unavailable | None = None
         self._watchers: set[asyncio.Task[None]] = set()
 
-    async def speech(self) -> AsyncGenerator[FromOperator, None]:
-        yield OperatorHello(self.options.job)
-        async with contextlib.aclosing(self._outbox.follow()) as changes:
-            async for observed in changes:
-                yield observed
-
     def hear(self, shown: ToOperator) -> None:
-        """Take a plan; the newest is the one that counts. Reports are not read."""
+        """Take a plan, and what it says of nodes' service."""
+        super().hear(shown)
         if isinstance(shown, Plan):
-            self._plan = shown
-            self._started_anew &= set(shown.release)
-            self._changed.set()
             self._ordered.set()
-
-    def lost(self) -> None:
-        """The plan stands until another one is shown."""
-
-    @property
-    def plan(self) -> Plan | None:
-        """The newest there is."""
-        return self._plan
-
-    async def run(self) -> None:
-        """Match the plan until cancelled. Raises Unavailable when launchers cannot be started at all."""
-        while True:
-            next_wakeup = await self._match(time.monotonic())
-            delay_s = None if next_wakeup is None else next_wakeup - time.monotonic()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(delay_s):
-                    await self._changed.wait()
-            self._changed.clear()
-            if self._trouble is not None:
-                raise self._trouble
 
     async def look(self) -> None:
         """Ask now and then what is said of the hosts, until cancelled."""
@@ -163,8 +129,8 @@ class HostCluster:
         if standing.state is not NodeState.READY:
             self.say(f"{host} is {standing.state.value}: {standing.reason}")
         # That of a host without a program is told as well: the watchdog may wait for it.
-        self._outbox.put(NodeObserved(host, standing.state, standing.reason))
-        self._changed.set()
+        self.outbox.put(NodeObserved(host, standing.state, standing.reason))
+        self.changed.set()
 
     def _observed(self) -> list[Host]:
         return [
@@ -172,40 +138,38 @@ class HostCluster:
             for name, known in self._known.items()
         ]
 
-    async def _match(self, now: float) -> float | None:
+    async def _match(self, plan: Plan, now: float) -> float | None:
         """Do what is to be done now; returns when to look again."""
-        if self._plan is None or self._over:
+        if self._over:
             return None
-        plan, before = self._plan, any(known.started_at for known in self._known.values())
-        release = tuple(name for name in plan.release if name not in self._started_anew)
-        decision = decide(self._observed(), msgspec.structs.replace(plan, release=release), now)
+        before = any(known.started_at for known in self._known.values())
+        decision = decide(self._observed(), plan, now)
         for action in decision.actions:
             if isinstance(action, Start):
                 self._start(action.name)
-                if action.name in plan.release:
-                    self._started_anew.add(action.name)
+                self._starts(action.name)
             else:
                 await self._take_down(action)
         reason = shortage(self._observed(), plan, self.options.least) if plan.members else None
         if reason is not None and not before:
             # Asking for other hosts at once, again and again, would help nobody.
-            self._trouble = Unavailable(f"{reason}; `holdfast nodes` says which are kept away from, and why")
-            self._changed.set()
+            self.trouble = Unavailable(f"{reason}; `holdfast nodes` says which are kept away from, and why")
+            self.changed.set()
         elif reason is not None and not self.too_few.done():
             self.too_few.set_result(reason)
         return decision.next_wakeup
 
     async def _serve(self) -> None:
         """Take out of service what the plan says, and put back what it says, each once."""
-        if self._plan is None:
+        if self.plan is None:
             return
-        for order in self._plan.cordon:
+        for order in self.plan.cordon:
             if order.node in self._known and order.node not in self._taken_out:
                 which = f"{order.incident}: " if order.incident else ""
                 todo = await self.reach.take_out(order.node, f"{which}{order.reason}")
                 self._taken_out.add(order.node)
                 self.say(todo or f"{order.node} is out of service: {order.reason}")
-        for name in self._taken_out.intersection(self._plan.returned):
+        for name in self._taken_out.intersection(self.plan.returned):
             todo = await self.reach.put_back(name)
             self._taken_out.discard(name)
             self.say(todo or f"{name} is back in service")
@@ -220,7 +184,7 @@ class HostCluster:
             is_told=True,
         )
         known.program.tell(self.options.task(name).line())
-        self._outbox.put(NodeObserved(name, NodeState.READY))
+        self.outbox.put(NodeObserved(name, NodeState.READY))
         watcher = asyncio.create_task(self._watch(name, known, known.program))
         self._watchers.add(watcher)
         watcher.add_done_callback(self._watchers.discard)
@@ -237,7 +201,7 @@ class HostCluster:
         known.said = words
         self._down(name, f"its launcher ended with {exit_text(code)}")
         if all(each.failures >= EARLY_EXITS_MAX for each in self._known.values()):
-            self._trouble = Unavailable(f"launchers fail as soon as they start: {words}")
+            self.trouble = Unavailable(f"launchers fail as soon as they start: {words}")
 
     async def _take_down(self, action: Stop) -> None:
         program = self._known[action.name].program
@@ -250,8 +214,8 @@ class HostCluster:
         known = self._known[name]
         known.program = None
         known.rests_until = time.monotonic() + min(REST_MOST_S, REST_FIRST_S * 2**known.failures)
-        self._outbox.put(NodeObserved(name, NodeState.GONE, reason))
-        self._changed.set()
+        self.outbox.put(NodeObserved(name, NodeState.GONE, reason))
+        self.changed.set()
 
     async def _end(self, program: ChildProcess) -> None:
         """In good order; what does not end is ended by its signals."""

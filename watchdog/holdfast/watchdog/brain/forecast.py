@@ -115,6 +115,8 @@ def _restored(restore: Restore, saved: int | None) -> str:
     match restore.tier:
         case Tier.NONE:
             says = "it starts from the beginning, whatever is saved"
+        case Tier.PEER:
+            says = "it copies its state from a replica group that trains"
         case _ if saved is not None and restore.step == saved:
             says = "it restores the checkpoint that was just committed"
         case _ if restore.step is not None:

@@ -14,6 +14,7 @@ from holdfast.api.policy import CordonOn, XidAction
 from holdfast.api.round import Closed
 from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.api.status import JobPhase
+from holdfast.watchdog.brain.groups import is_being_formed, within_groups
 from holdfast.watchdog.brain.history import (
     KEPT_WENT_BACK,
     concerns,
@@ -40,6 +41,7 @@ from holdfast.watchdog.brain.linktests import answered
 from holdfast.watchdog.brain.nodes import advanced, avoid, keep_away, take_back
 from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.plan import missed
+from holdfast.watchdog.brain.planned import measured
 from holdfast.watchdog.brain.remedies import remedy_of
 from holdfast.watchdog.brain.reputation import is_of_the_node
 from holdfast.watchdog.brain.roster import MemberState
@@ -71,6 +73,7 @@ from holdfast.watchdog.brain.step import (
     stay,
 )
 from holdfast.watchdog.brain.stragglers import suspected
+from holdfast.watchdog.brain.unwatched import nobodys
 from holdfast.watchdog.wording import in_words
 
 # Of members that are suspect while the job waits; the full test would keep everybody waiting for ten minutes.
@@ -149,7 +152,7 @@ def lost(state: JobState, finding: Finding, now: float) -> Step:
     if news - ranked:
         step = rankless_lost(state, _about(finding, news - ranked), now)
     if ranked:
-        step = step.then(heal, _about(finding, ranked), now)
+        step = step.then(heal, nobodys(step.state, _about(finding, ranked)), now)
     return step.prefixed((Dismiss(tuple(sorted(news)), finding.cause),))
 
 
@@ -355,7 +358,15 @@ def _carry_out(
         not_before=now + decision.delay_s if decision.delay_s else 0.0,
         rung=decision.rung,
         incidents=(incident.id,),
+        leaves=None if decision.rewinds else (),
     )
+    if not decision.rewinds:
+        nodes = [each for each in (decision.evict, *decision.along) if each is not None]
+        recovery = within_groups(state.round, finding, recovery, nodes)
+        if recovery.leaves and state.round is not None and is_being_formed(state.round, recovery.leaves):
+            # What the others train meanwhile is no progress of its own.
+            not_before = max(recovery.not_before, now + policy.restarts.backoff_s)
+            recovery = msgspec.structs.replace(recovery, not_before=not_before)
     fault_step = state.step if state.progressed else state.fault_step
     return changed(owe(state, recovery), fault_step=fault_step), effects
 
@@ -417,6 +428,7 @@ def tested(state: JobState, event: Event, now: float) -> Step:
         for each in links:
             step = step.then(found, FindingMade(each), now)
         return step
+    state = measured(state, member.node, event.checks)
     asked_in = state
     # Devices of one node that differ are Unknown to the node itself; what others of their kind computed may tell.
     state, against, doubted = compared(state, member.node, event.checks)

@@ -57,7 +57,7 @@ def holding(before: JobState, after: JobState) -> Holding:
     evicted = tuple(_evicted(after, prices))
     apart = sum(each.gpus for each in evicted)
     size, tests = policy.processes_per_node, after.members.tested(after.ranked())
-    idle, tested = _idle(after) * size - apart, len(tests) * size
+    idle, tested, forming = _idle(after) * size - apart, len(tests) * size, 0
     if after.round is None:
         charge, row = NOBODY, Row.SELF_TEST if after.phase is JobPhase.PREFLIGHT else Row.WAITING_FOR_NODES
         gpus = min(max(0, idle), policy.members_wanted * size)
@@ -67,7 +67,8 @@ def holding(before: JobState, after: JobState) -> Holding:
         row = _row(after, policy)
         charge = _charge(before, after, row)
         shown = isinstance(after.desired, Round)
-        gpus = after.round.world_size if shown else _there(after) * size - idle - tested - apart
+        gpus = after.round.training_size if shown else _there(after) * size - idle - tested - apart
+        forming = after.round.world_size - gpus if shown else 0
         rate = prices.of_ranks(gpus)
         if row is Row.WAITING_FOR_NODES:  # who came in place of those that left waits with the others
             more = min(max(0, idle), max(0, policy.members_wanted * size - gpus))
@@ -75,6 +76,8 @@ def holding(before: JobState, after: JobState) -> Holding:
     sides = [Lane(Row.IDLE_SPARE, idle, prices.of_idle(idle))] if idle > 0 else []
     if tested > 0:
         sides.append(Lane(Row.SELF_TEST, tested, prices.of_some(tests, tested)))
+    if forming > 0:  # of replica groups that do not train yet
+        sides.append(Lane(Row.FORMING, forming, prices.of_ranks(forming)))
     fault = _incident(after, charge.incident) if _is_new(after, charge) else None
     lane = Lane(row, gpus, rate, charge)
     return Holding(lane, (*sides, *evicted), fault.began_at if fault is not None else None, currency)

@@ -16,6 +16,7 @@ from holdfast.api.incident import Rung
 from holdfast.api.policy import Policy, XidAction
 from holdfast.api.round import Entry, Reentry
 from holdfast.watchdog.brain.crashloop import crash_loop, has_been_tried, is_first_rank_alone
+from holdfast.watchdog.brain.groups import is_in_groups
 from holdfast.watchdog.brain.history import is_disputed, is_of_replicas, no_help
 from holdfast.watchdog.brain.rewinds import known_checkpoints
 from holdfast.watchdog.brain.rounds import legal_size
@@ -128,7 +129,7 @@ def _process_exit(state: JobState, policy: Policy, finding: Finding, now: float)
         )
     if state.failures:
         return Decision(
-            Rung.RESPAWN, "a worker died again before new progress: all start anew", entry=Entry.RESPAWN
+            Rung.RESPAWN, f"a worker died again before new progress: {_all(state)} start anew", entry=Entry.RESPAWN
         )
     return Decision(
         Rung.RESPAWN,
@@ -175,6 +176,9 @@ def _nothing_to_restore(state: JobState, policy: Policy, finding: Finding, now: 
 def _collective_failed(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
     if state.failures:
         return Decision(Rung.RESPAWN, "re-entering did not help: all workers start anew", entry=Entry.RESPAWN)
+    if is_in_groups(state):
+        who = "its replica group re-enters" if finding.subject.member is not None else "replica groups meet anew"
+        return Decision(Rung.REENTER, f"{finding.cause} with every process alive: {who}")
     return Decision(Rung.REENTER, "a collective failed with every process alive: all re-enter")
 
 
@@ -185,7 +189,9 @@ def _hang(state: JobState, policy: Policy, finding: Finding, now: float) -> Deci
             Rung.SWAP, f"node {finding.subject.node} hung again within an hour", evict=finding.subject.node
         )
     if state.failures:
-        return Decision(Rung.RESPAWN, "it hung again before new progress: all start anew", entry=Entry.RESPAWN)
+        return Decision(
+            Rung.RESPAWN, f"it hung again before new progress: {_all(state)} start anew", entry=Entry.RESPAWN
+        )
     if not known:
         who = "workers start anew" if _needs_new_processes(state) else "re-enter"
         return Decision(Rung.REENTER, f"the step hangs and no rank stands out: all {who}")
@@ -435,7 +441,12 @@ def fault_class(finding: Finding) -> str:
 
 def _the_others(state: JobState) -> str:
     """What becomes of the ranks that have no fault."""
-    return "the others start anew with it" if _needs_new_processes(state) else "the others re-enter"
+    who = "the others of its replica group" if is_in_groups(state) else "the others"
+    return f"{who} start anew with it" if _needs_new_processes(state) else f"{who} re-enter"
+
+
+def _all(state: JobState) -> str:
+    return "all of its replica group" if is_in_groups(state) else "all"
 
 
 def _needs_new_processes(state: JobState) -> bool:

@@ -89,6 +89,22 @@ def idle_links_due(state: JobState, now: float) -> Step:
     return Step(after, step.effects, step.reason)
 
 
+def turn_of(state: JobState, node: str) -> tuple[JobState, str]:
+    """The state in which the links of `node`, whose members have no ranks, are the next to be tested, once its
+    devices are; and that, or why they are not, in words. Nothing where the job tests none, or keeps away from it.
+    """
+    if state.policy is None or state.policy.links is None or node in state.avoided_nodes:
+        return state, ""
+    if state.round is None:
+        return state, "its links are tested with those of all others, before the first round"
+    idle = sum(1 for each in state.spares() if each.node != node) + 1
+    if idle < IDLE_MIN:
+        return state, f"its links are not: that takes {IDLE_MIN} members without ranks, and there are {idle}"
+    tested_at = {name: at for name, at in state.links.tested_at.items() if name != node}
+    says = f"then, while a round runs, its links to {min(idle, IDLE_MAX) - 1} others without ranks"
+    return changed(state, links=replace(state.links, tested_at=tested_at)), says
+
+
 def next_idle_links(state: JobState) -> float | None:
     """When links of members without ranks are next to be tested."""
     return min(_idle_turns(state).values(), default=None)

@@ -18,6 +18,7 @@ from holdfast.api.event import (
     MemberFinished,
     MemberJoined,
     MemberLeft,
+    MemberReady,
     MembersEntered,
     MemberWarmed,
     NodeChanged,
@@ -42,6 +43,7 @@ from holdfast.watchdog.brain.rounds import owe
 from holdfast.watchdog.brain.selftests import barred, begin, examine
 from holdfast.watchdog.brain.state import Departure, DepartureCause, JobState, Recovery
 from holdfast.watchdog.brain.step import Pardon, Reason, Step, changed, ignore, stay
+from holdfast.watchdog.brain.unwatched import nobodys
 from holdfast.watchdog.wording import in_words
 
 
@@ -56,7 +58,7 @@ def joined(state: JobState, event: Event, now: float) -> Step:
     if restarted and known is not None and known.standing is not MemberState.LOST and has_workers:
         # One that comes back as another process has lost its workers, whether or not its end was seen.
         seen = Evidence("member connection", f"{known.name} joined again as another process", now)
-        after = heal(state, _loss(state, known, "launcher restarted", seen), now)
+        after = heal(state, nobodys(state, _loss(state, known, "launcher restarted", seen)), now)
         return after.then(joined, event, now)
     member = Member(
         name=event.member,
@@ -73,7 +75,8 @@ def joined(state: JobState, event: Event, now: float) -> Step:
     departures = state.departures
     if keeps := known is not None and not restarted:
         assert known is not None
-        kept = ("joined_at", "entered_round", "finished_round", "reentrant", "reentry", "because", "nonfinite")
+        kept: tuple[str, ...] = ("joined_at", "entered_round", "finished_round", "ready_epoch", "reentrant")
+        kept += ("reentry", "because", "nonfinite")
         member = msgspec.structs.replace(member, **{name: getattr(known, name) for name in kept})
     else:
         # Another process in the same place is not the one that was told to end.
@@ -143,7 +146,8 @@ def _entered(state: JobState, entries: Sequence[MemberEntered], now: float) -> S
         number = max(each.round for each in entries)
         return ignore(state, f"{in_words(each.member for each in entries)} entered round {number}, which is over")
     number = current[0].round
-    if not state.progressed:  # what was lost is counted at the round's first step, once
+    # What was lost is counted at the round's first step, once; replica groups that go on lost nothing.
+    if not state.progressed and state.round is not None and not state.round.goes_on:
         lasts = [each.last_step for each in current if each.last_step is not None]
         known = [*lasts, *([] if state.fault_step is None else [state.fault_step])]
         # Reports come once a second: a step that was complete before the fault is no progress since.
@@ -163,12 +167,20 @@ def _entered(state: JobState, entries: Sequence[MemberEntered], now: float) -> S
         return ignore(state, f"{in_words(each.member for each in current)} is not a member")
     ledger = state.ledger.enter(new) if new else state.ledger
     after = changed(state, members=state.members.replaced(changes.values()), ledger=ledger)
-    says = Reason("member changed", f"{in_words(changes)} entered round {number}")
+    reason = Reason("member changed", f"{in_words(changes)} entered round {number}")
     broken = state.recovery is not None and bool(state.recovery.incidents)
     if broken or state.progressed or not runs_unseen(after):
-        return Step(after, (), says)
+        return Step(after, (), reason)
     began = moved(after, Turn.TRAINS, progressed=True, reason=f"running in round {number}")
     return Step(began, (), Reason("entered", f"every worker runs in round {number}"))
+
+
+def ready(state: JobState, event: Event, now: float) -> Step:
+    """All workers of the member wait at a step boundary for those of other replica groups."""
+    assert isinstance(event, MemberReady)
+    if event.epoch not in state.forming or not state.in_round(event.member):
+        return ignore(state, f"no replica group of epoch {event.epoch} is being formed of {event.member}")
+    return _with_member(state, event.member, ready_epoch=event.epoch)
 
 
 def finished(state: JobState, event: Event, now: float) -> Step:

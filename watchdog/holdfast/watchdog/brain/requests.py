@@ -19,6 +19,7 @@ from holdfast.api.round import Entry, Idle, Restore, Tier
 from holdfast.api.selftest import TestLevel
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.history import with_cut
+from holdfast.watchdog.brain.linktests import turn_of
 from holdfast.watchdog.brain.nodes import avoid, readmit, take_back
 from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.rewinds import ask_to_go_back, give_up, target, under_way, up_to
@@ -307,13 +308,18 @@ def _test(state: JobState, request: InterventionRequest, now: float) -> Step:
     members = state.members.on_nodes((node,))
     if not members:
         raise Refusal(f"node {node} has no member of this job")
+    if any(trial.links for each in members if (trial := state.trials.get(each.name)) is not None):
+        # Its part would be taken back, and whoever does not come to the others has failed.
+        raise Refusal(f"the links of node {node} are being tested; ask again when that is over")
     idle = not any(state.in_round(each.name) for each in members)
     level = request.level or (TestLevel.FULL if idle else TestLevel.LIGHT)
     names = tuple(each.name for each in members)
     bars = idle or level is TestLevel.FULL
+    state, links = turn_of(state, node) if idle else (state, "")
     asked = ask(state, names, level, f"requested: {request.reason}", now, bars=bars)
     when = "now" if idle else _gives_way(asked.state) if bars else "as soon as its workers have left the round"
-    says = f"{level.value} self-test of node {node}, {takes(level)}: {when}; a failure will be an incident"
+    more = f"; {links}" if links else ""
+    says = f"{level.value} self-test of node {node}, {takes(level)}: {when}{more}; a failure will be an incident"
     return _answer(asked.state, request, says).prefixed(asked.effects)
 
 

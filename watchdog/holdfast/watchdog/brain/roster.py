@@ -33,6 +33,7 @@ class Member(msgspec.Struct, frozen=True):
     """One launcher that joined. `reentrant` once it said that all its workers can re-enter, `reentry` where.
 
     `because` is what keeps its workers from the other rounds, empty where nothing does.
+    `ready_epoch` is the replica group, by its epoch, in which its workers waited at a step boundary last.
     `transfer` is its transfer server as "host:port", empty without one. `nonfinite` is what its ranks said when
     they had finished `finished_round`.
     """
@@ -53,6 +54,7 @@ class Member(msgspec.Struct, frozen=True):
     because: str = ""
     transfer: str = ""
     nonfinite: tuple[RankNonFinite, ...] = ()
+    ready_epoch: int | None = None
 
 
 Change = tuple[Member | None, Member | None]

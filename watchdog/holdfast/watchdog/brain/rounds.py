@@ -8,8 +8,18 @@ import msgspec
 
 from holdfast.api.incident import Action, Rung
 from holdfast.api.policy import Policy
-from holdfast.api.round import Endpoint, Entry, Idle, MemberRanks, Reentry, Restore, Round, Tier
+from holdfast.api.round import Entry, Idle, MemberRanks, Reentry, Restore, Round, Tier
 from holdfast.watchdog.brain.copies import plan_copies
+from holdfast.watchdog.brain.groups import (
+    BACK,
+    Grouping,
+    endpoint_of,
+    forming_since,
+    is_in_groups,
+    partition,
+    regrouped,
+    waits_at_the_door,
+)
 from holdfast.watchdog.brain.incidents import act
 from holdfast.watchdog.brain.linktests import ask_for_links, links_bar, links_due
 from holdfast.watchdog.brain.phases import LEADS_TO, Turn, moved
@@ -47,6 +57,9 @@ def owe(state: JobState, recovery: Recovery) -> JobState:
         not_before=max(known.not_before, recovery.not_before),
         rung=max(rungs, default=None),
         incidents=tuple(dict.fromkeys((*known.incidents, *recovery.incidents))),
+        leaves=None
+        if known.leaves is None or recovery.leaves is None
+        else tuple(sorted({*known.leaves, *recovery.leaves})),
     )
     return changed(state, recovery=both)
 
@@ -60,6 +73,8 @@ def settle_round(state: JobState, policy: Policy, now: float) -> Step:
         # Else it would go on to be a time to wake at while something else is waited for.
         recovery = msgspec.structs.replace(recovery, not_before=0.0)
         state = changed(state, recovery=recovery)
+    if (without := _without_the_broken(state, policy, recovery, now)) is not None:
+        return without
     found, says = next_round(state, policy, recovery, now)
     if found is None:
         return stay(state)
@@ -71,6 +86,24 @@ def settle_round(state: JobState, policy: Policy, now: float) -> Step:
         return stay(state)
     # The workers of the broken round leave it, the launchers stay warm.
     return idle(moved(state, found, reason=says), says)
+
+
+def _without_the_broken(state: JobState, policy: Policy, recovery: Recovery, now: float) -> Step | None:
+    """The round of the replica groups that go on, at once; None: the next round is everybody's."""
+    round_ = state.round
+    if round_ is None or not is_in_groups(state):
+        return None
+    waits = now < recovery.not_before and not recovery.incidents and not recovery.leaves
+    if waits and not waits_at_the_door(state) and state.members.absent().isdisjoint(state.ranked()):
+        return stay(state)
+    grouping = regrouped(state, policy, recovery, seated(state, policy), now)
+    if grouping is None:
+        return None
+    if grouping.groups == round_.groups and not recovery.incidents:
+        return stay(state if now < recovery.not_before else changed(state, recovery=None))
+    if (at := _rest_is_known_at(state)) is not None and now < at:
+        return stay(state)
+    return _show(state, recovery, _formed(state, policy, recovery, grouping), now)
 
 
 def next_round(state: JobState, policy: Policy, recovery: Recovery, now: float) -> tuple[Round | Turn | None, str]:
@@ -117,7 +150,7 @@ def next_round(state: JobState, policy: Policy, recovery: Recovery, now: float) 
         if until is not None and now < until:
             says = f"{present} of {everybody} members and spares joined, whose links are to be tested"
             return Turn.GATHERING, _with_obstacles(state, says)
-    formed = _formed(state, policy, recovery, seats)
+    formed = _formed(state, policy, recovery, partition(policy, seats, next_number(state)))
     return formed, formed.reason
 
 
@@ -186,7 +219,7 @@ def _show(state: JobState, recovery: Recovery, formed: Round, now: float) -> Ste
         does = f"round {formed.number}: {size}" + (f" ({moves})" if moves else "")
         action = Action(rung, now, does, recovery.reason, round=formed.number)
         state, effects = act(state, recovery.incidents, action)
-    rewind, asked = state.rewind, state.asked
+    rewind, asked, goes_on = state.rewind, state.asked, formed.goes_on
     if rewind is not None and rewind.round is None:
         rewind = Rewind(rewind.restore, formed.number)
     if asked is not None and asked.round is None:
@@ -198,10 +231,12 @@ def _show(state: JobState, recovery: Recovery, formed: Round, now: float) -> Ste
         desired=formed,
         rewind=rewind,
         asked=asked,
-        recovery=None,
+        recovery=Recovery(BACK, not_before=recovery.not_before) if goes_on and now < recovery.not_before else None,
         progressed=False,
-        step=None,
-        restored_step=None,
+        # Groups that go on restore nothing: nothing is lost that was complete.
+        step=state.step if goes_on else None,
+        restored_step=(state.restored_step if state.step is None else state.step) if goes_on else None,
+        forming=forming_since(state, formed, now),
         signed_at=None,
         reason=formed.reason,
         forming_since=None,
@@ -281,17 +316,18 @@ def next_number(state: JobState) -> int:
     return newest_number(state) + 1
 
 
-def _formed(state: JobState, policy: Policy, recovery: Recovery, seats: tuple[Member, ...]) -> Round:
+def _formed(state: JobState, policy: Policy, recovery: Recovery, grouping: Grouping) -> Round:
     """The round of these members, in rank order."""
-    number, first = next_number(state), seats[0]
-    entry, fresh_ranks, reason = _entry(state, recovery, seats)
+    number, seats, before = next_number(state), grouping.seats, state.round
+    entry, fresh_ranks, reason = _entry(state, recovery, grouping)
+    is_whole = grouping.is_whole and not recovery.incidents
     memory = None
     if policy.memory is not None:
         # Where history was given up, as what is not healthy is, or nothing was counted, snapshots count anew: the
         # round after this one must not remember what this one has passed over.
-        before = state.round.memory if state.round is not None else None
+        kept = before.memory if before is not None else None
         goes_back = state.unhealthy_from is not None or (state.rewind is not None and state.rewind.round is None)
-        since = number if before is None or goes_back else before.since_round
+        since = number if kept is None or goes_back else kept.since_round
         memory = plan_copies(policy.memory, seats, state.racks, since_round=since)
     return Round(
         job=state.job,
@@ -300,8 +336,7 @@ def _formed(state: JobState, policy: Policy, recovery: Recovery, seats: tuple[Me
             MemberRanks(member.name, member.node, place * policy.processes_per_node, member.local_size)
             for place, member in enumerate(seats)
         ),
-        # Ports rotate, so that the store of the round before cannot be met by accident.
-        endpoint=Endpoint(first.address, first.ports[number % len(first.ports)]),
+        endpoint=grouping.groups[0].endpoint if grouping.groups else endpoint_of(seats[0], number),
         restore=_restore(state, policy),
         entry=entry,
         reason=reason,
@@ -312,14 +347,16 @@ def _formed(state: JobState, policy: Policy, recovery: Recovery, seats: tuple[Me
         save_every=policy.interval.steps if policy.interval is not None else None,
         spikes=policy.loss.spikes if policy.loss is not None else None,
         ranks_shown=policy.reporting.ranks if policy.reporting is not None else 1,
+        groups=grouping.groups,
+        broke_in=before.broke_in if before is not None and is_whole else number if grouping.groups else 0,
     )
 
 
-def _entry(state: JobState, recovery: Recovery, seats: tuple[Member, ...]) -> tuple[Entry, tuple[int, ...], str]:
+def _entry(state: JobState, recovery: Recovery, grouping: Grouping) -> tuple[Entry, tuple[int, ...], str]:
     """How the workers enter the round, which ranks, as they will be numbered, are new processes, and why there is
-    a round: with why processes that could have been kept are not.
+    a round: with why processes that could have been kept are not. Of groups that go on nobody enters.
     """
-    before = state.round
+    before, seats, kept = state.round, grouping.seats, grouping.kept
     if before is None:
         return recovery.entry, (), recovery.reason
     # Members whose workers said that their process cannot go on to this round. One that was without ranks in the
@@ -327,7 +364,7 @@ def _entry(state: JobState, recovery: Recovery, seats: tuple[Member, ...]) -> tu
     same_world = sum([member.local_size for member in seats]) == before.world_size
     bound: dict[int, Member] = {}
     for place, member in enumerate(seats):
-        if member.reentry is Reentry.ANY_WORLD:
+        if member.reentry is Reentry.ANY_WORLD or member.name in kept:
             continue
         share = before.share_of(member.name)
         keeps_rank = share is not None and same_world and share.first_rank == place * member.local_size
@@ -336,7 +373,8 @@ def _entry(state: JobState, recovery: Recovery, seats: tuple[Member, ...]) -> tu
     # Members that stay and have not entered the newest round: what it asked of them is still to be done.
     ranked = state.ranked()
     owing = {each.name for each in seats if each.name in ranked and each.entered_round != before.number}
-    nobody_goes_on = bound and all(place in bound for place, each in enumerate(seats) if each.name in ranked)
+    old = [place for place, each in enumerate(seats) if each.name in ranked and each.name not in kept]
+    nobody_goes_on = bound and all(place in bound for place in old)
     respawns = (owing and before.entry is Entry.RESPAWN) or nobody_goes_on
     entry = Entry.RESPAWN if respawns else recovery.entry
 
@@ -348,7 +386,7 @@ def _entry(state: JobState, recovery: Recovery, seats: tuple[Member, ...]) -> tu
     first_rank = {member.name: place * member.local_size for place, member in enumerate(seats)}
     for rank in {*recovery.fresh_ranks, *before.fresh_ranks}:
         share = before.member_of(rank)
-        if share is None or share.member not in first_rank:
+        if share is None or share.member not in first_rank or share.member in kept:
             continue
         if rank in recovery.fresh_ranks or share.member in owing:
             fresh.add(first_rank[share.member] + rank - share.first_rank)

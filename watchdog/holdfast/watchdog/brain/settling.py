@@ -6,12 +6,15 @@ restart, after a lost tick, and when the same event comes twice.
 
 from collections.abc import Callable, Sequence
 from heapq import nsmallest
+from itertools import islice
 
 from holdfast.api.incident import IncidentState
 from holdfast.api.round import Closed, Idle, Round
 from holdfast.api.selftest import TAKES_S_MAX, TestLevel
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.departures import may_part, next_departure, part
+from holdfast.watchdog.brain.groups import BACK, READY, is_in_groups, next_overdue, not_ready, waits_at_the_door
+from holdfast.watchdog.brain.healing import heal
 from holdfast.watchdog.brain.history import next_closing, settled_down
 from holdfast.watchdog.brain.incidents import close
 from holdfast.watchdog.brain.linktests import idle_links_due, next_idle_links
@@ -74,6 +77,7 @@ def next_wakeup(state: JobState) -> float | None:
         next_probation_end(state),
         next_due(state),
         next_closing(state),
+        next_overdue(state, state.policy),
     )
     return min((each for each in wakeups if each is not None), default=None)
 
@@ -94,7 +98,8 @@ def _finish(state: JobState, now: float) -> Step:
         return stay(state)
     if state.rewind is not None and state.rewind.round is None:
         return stay(state)  # what the round has trained is to be given up
-    if not all(member and member.finished_round == state.round.number for member in state.ranked_members()):
+    training = islice(state.ranked_members(), state.round.training)
+    if not all(member and member.finished_round == state.round.number for member in training):
         return stay(state)
     state, closed = close(state, IncidentState.RECOVERED, now, "the job finished")
     desired = Closed(state.job, next_number(state), succeeded=True, reason="every rank finished")
@@ -139,6 +144,8 @@ GROWTH_PAUSE_S = 30.0
 
 def _growth_at(state: JobState) -> float | None:
     """When a checkpoint is asked for so that newcomers can be taken in, None when nobody waits."""
+    if is_in_groups(state):
+        return None  # a group comes in without one
     if state.phase is not JobPhase.RUNNING or state.recovery is not None or state.saving is not None or state.held:
         return None
     if state.policy is None or not can_grow(state):
@@ -148,6 +155,8 @@ def _growth_at(state: JobState) -> float | None:
 
 def _grow(state: JobState, now: float) -> Step:
     """Take in newcomers: with a checkpoint of their own, where this round's script has any."""
+    if is_in_groups(state):
+        return _regroup(state, now)
     at = _growth_at(state)
     if at is None or now < at:
         return stay(state)
@@ -155,6 +164,21 @@ def _grow(state: JobState, now: float) -> Step:
         return ask_for_checkpoint(state, GROWTH, now)
     recovery = Recovery(reason=GROWTH)
     return Step(changed(state, recovery=recovery), (), Reason("growth", recovery.reason))
+
+
+def _regroup(state: JobState, now: float) -> Step:
+    """Take in replica groups: those that are ready train, and of members without ranks one more is formed.
+
+    One that is not ready in the time that a job has for its start hangs, or failed without a word.
+    """
+    if state.recovery is not None or state.held or state.policy is None or state.policy.observe:
+        return stay(state)
+    if (slow := not_ready(state, state.policy, now)) is not None:
+        return heal(state, slow, now)
+    reason = READY if waits_at_the_door(state) else BACK if can_grow(state) else None
+    if reason is None:
+        return stay(state)
+    return Step(changed(state, recovery=Recovery(reason)), (), Reason("replica groups", reason))
 
 
 def _checkpoints_are_seen(state: JobState) -> bool:

@@ -15,7 +15,7 @@ from holdfast.api.plan import NodeOrder, Plan
 from holdfast.api.policy import Offer, Policy
 from holdfast.api.round import Desired, Entry, Follows, Restore, Round
 from holdfast.api.selftest import LinkTest, TestLevel, UsualLink
-from holdfast.api.status import Checkpoint, JobPhase
+from holdfast.api.status import Checkpoint, JobPhase, MeasuredRate
 from holdfast.watchdog.brain.gatherings import behind
 from holdfast.watchdog.brain.ledger import Ledger
 from holdfast.watchdog.brain.ledgerofbefore import LedgerOfBefore
@@ -43,7 +43,8 @@ class Recovery(msgspec.Struct, frozen=True):
     """A round that is owed: how to enter it, for whom, and not before when.
 
     `rung` is what the ladder chose for the worst of `incidents`; a planned change (growth, resize, first round)
-    has no incident.
+    has no incident. `leaves` are members whose replica groups leave the round, besides those of who cannot stay;
+    None: everybody's.
     """
 
     reason: str
@@ -52,6 +53,7 @@ class Recovery(msgspec.Struct, frozen=True):
     not_before: float = 0.0
     rung: Rung | None = None
     incidents: tuple[str, ...] = ()
+    leaves: tuple[str, ...] | None = ()
 
 
 class Rewind(msgspec.Struct, frozen=True):
@@ -300,7 +302,8 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     made in the history that goes on, oldest first. `follows` is what the script does of a restore directive (None:
     Unknown), `until_step` the last step it means to make (None: it does not say). `slow` are ranks that were found
     slow, `slowed_rank_s` what that cost, in seconds of one rank. `links` is what is known of the links between
-    nodes.
+    nodes, `rates` what self-tests have measured, by check. `forming` are the replica groups of the round that do
+    not train yet, by epoch, and since when.
     """
 
     job: str
@@ -378,6 +381,8 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     places: dict[str, tuple[Place, ...]] = {}
     gatherings: tuple[Gathering, ...] = ()
     node_failures_per_day: float | None = None
+    rates: dict[str, MeasuredRate] = {}
+    forming: dict[int, float] = {}
 
     @property
     def held(self) -> bool:

@@ -11,6 +11,7 @@ from holdfast.api.incident import CAUSE_WITHIN_S
 from holdfast.api.plan import JobReport
 from holdfast.api.round import Follows, Round
 from holdfast.api.status import Bill, Causes, JobPhase, JobStatus, Membership, PendingTest, reading
+from holdfast.watchdog.brain.planned import beside_plan, rates_of
 from holdfast.watchdog.brain.saves import cadence_of
 from holdfast.watchdog.brain.selftests import waits_for
 from holdfast.watchdog.brain.state import JobState
@@ -87,6 +88,8 @@ def status_of(state: JobState, progress: Seen | None, now: float) -> JobStatus:
         causes=causes_of(state),
         links=state.links.says,
         gatherings=state.gatherings,
+        rates=rates_of(state),
+        plan=beside_plan(state, progress.step_time_s() if progress else None),
         tests_total=0 if state.ended_at is not None else len(state.trials),
     )
 

@@ -22,6 +22,7 @@ from holdfast.api.event import (
     MemberFinished,
     MemberJoined,
     MemberLeft,
+    MemberReady,
     MembersEntered,
     MemberTested,
     MemberWarmed,
@@ -109,6 +110,7 @@ MOVES: Mapping[type, Handler] = {
     MemberLeft: members.left,
     MemberEntered: members.entered,
     MembersEntered: members.entered_together,
+    MemberReady: members.ready,
     RoundBegan: history.began,
     MemberFinished: members.finished,
     CheckpointRecorded: history.checkpointed,
@@ -133,7 +135,15 @@ MOVES: Mapping[type, Handler] = {
 }
 
 OVER = _ignored("the job is over")
-OF_WORKERS = (MemberEntered, MembersEntered, RoundBegan, MemberFinished, RoundProgressed, ReplicasAgreed)
+OF_WORKERS = (
+    MemberEntered,
+    MembersEntered,
+    MemberReady,
+    RoundBegan,
+    MemberFinished,
+    RoundProgressed,
+    ReplicasAgreed,
+)
 
 TRANSITIONS: Mapping[tuple[JobPhase, type], Handler] = {
     **{(phase, kind): move for phase in ALIVE for kind, move in MOVES.items()},

@@ -164,7 +164,7 @@ class BatchDetector(Detector):
 
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job
-        self._model_ranks, self._tensor = policy.model_ranks, policy.tensor
+        self._model_ranks, self._inner = policy.model_ranks, policy.tensor * policy.context
         self._round = RoundInForce(policy.job)
         self._history: dict[int, _Whole] = {}  # by step: of the history that goes on, and of what it left behind
         self._comes_again = False  # a batch did, in a round before
@@ -256,9 +256,9 @@ class BatchDetector(Detector):
     def _hold_one_model(self, rank: int, other: int) -> bool:
         if self._model_ranks == 1:
             return False
-        replicas, tensor = max(1, self._round.world_size // self._model_ranks), self._tensor
+        replicas, inner = max(1, self._round.world_size // self._model_ranks), self._inner
         neighbours = rank // self._model_ranks == other // self._model_ranks
-        return neighbours or (rank // tensor) % replicas == (other // tensor) % replicas
+        return neighbours or (rank // inner) % replicas == (other // inner) % replicas
 
     def _look_for_twins(self, step: int, whole: _Whole, now: float) -> Iterator[Finding]:
         """Whether ranks share the batch of `step`, of which no more will be told, as they do in most steps."""
@@ -285,7 +285,7 @@ class BatchDetector(Detector):
             f"took, too, and so in most of the last {STEPS_ALIKE} steps that were told of"
         )
         if may_be_one_model:
-            error += "; if they hold parts of one model, the job does not say so (parallelism.tensor)"
+            error += "; if they hold parts of one model, the job does not say so (spec.parallelism)"
         confidence = Confidence.CERTAIN if is_sure else Confidence.PROBABLE
         yield from self._finding(SAME, ranks, error, step, now, confidence)
 

@@ -2,12 +2,14 @@
 
 The cause, an exit or a closed connection, is usually heard within milliseconds. So a failed collective waits a
 short while for one; only when none shows does it become a finding of its own, which names who reported it and
-claims to know nothing of the culprit. A hang or an XID found meanwhile ends the round, and the wait with it.
+claims to know nothing of the culprit. Where ranks of one replica group say so and others only that it failed
+between groups, the former are believed; where all say the latter, it names nobody. A hang or an XID found
+meanwhile ends the round, and the wait with it.
 """
 
 from collections.abc import Sequence
 
-from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind
+from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy
 from holdfast.watchdog.detectors.detector import (
     ROUNDS,
@@ -31,6 +33,7 @@ class CollectiveFailedDetector(Detector):
     subscribes_to: tuple[type[Sample], ...] = (CollectiveBroke, Exited, Connected, Disconnected, *ROUNDS)
 
     def __init__(self, policy: Policy) -> None:
+        self._job = policy.job
         self._round = RoundInForce(policy.job)
         self._broke: dict[int, tuple[float, CollectiveBroke]] = {}  # when it happened and who said so, by rank
         self._patience_ends: float | None = None
@@ -69,8 +72,9 @@ class CollectiveFailedDetector(Detector):
             return ()
         self._settled = True
         reports = sorted(self._broke.values(), key=lambda each: (each[0], each[1].failure.rank))
-        began_at, first = reports[0]
-        subject, *also = (self._round.subject(broke.failure.rank) for _, broke in reports)
+        within = [each for each in reports if not each[1].failure.across]
+        began_at, first = (within or reports)[0]
+        subject, *also = [self._round.subject(broke.failure.rank) for _, broke in within] or [Subject(self._job)]
         evidence = tuple(
             Evidence(f"launcher {broke.member}", f"rank {broke.failure.rank} lives and its collective failed", at)
             for at, broke in reports[:16]
@@ -79,7 +83,7 @@ class CollectiveFailedDetector(Detector):
         finding = Finding(
             kind=FindingKind.COLLECTIVE_FAILED,
             subject=subject,
-            cause="collective failed",
+            cause="collective failed" if within else "collective between replica groups failed",
             evidence=(*evidence, silence),
             confidence=Confidence.UNKNOWN,
             began_at=began_at,

@@ -181,7 +181,8 @@ class Detector(Protocol):
 class RoundInForce:
     """Follows the rounds shown. Whatever carries another round's number is fenced: it is evidence of nothing.
 
-    `round` is the one that runs, and `number` its number; None while none does. A new round is on its way to the
+    `round` is the one that runs, and `number` its number; None while none does. `world_size` are the ranks that
+    train: of a replica group that is being formed nothing is expected yet. A new round is on its way to the
     launchers while this is told of it, so that following costs next to nothing; what is asked for with every
     report is built when it is first asked for.
     """
@@ -204,7 +205,7 @@ class RoundInForce:
         if late or (number, started) == (self._newest, self.round):
             return False
         self._newest, self.round = number, started
-        self.number, self.world_size = (number, started.world_size) if started else (None, 0)
+        self.number, self.world_size = (number, started.training_size) if started else (None, 0)
         self._ranks_of_node = None
         return True
 
@@ -221,13 +222,13 @@ class RoundInForce:
         return samples
 
     def ranks_on(self, node: str) -> Container[int]:
-        """The ranks that `node` runs in the round, none while none runs."""
+        """The ranks that `node` runs in the round, none while none runs; of those that train."""
         if self.round is None:
             return ()
         if self._ranks_of_node is None:
             # One member a node is the rule, and a range answers faster than a set; several members share a set.
             ranks: dict[str, range | set[int]] = {}
-            for share in self.round.ranks:
+            for share in self.round.ranks[: self.round.training]:
                 mine = range(share.first_rank, share.first_rank + share.local_size)
                 ranks[share.node] = {*ranks[share.node], *mine} if share.node in ranks else mine
             self._ranks_of_node = dict(ranks)

@@ -186,6 +186,8 @@ def heed(host: JobHost, launcher: LauncherConnection, message: membership.FromLa
         case membership.RoundEntered():
             reentry = (message.reentrant, message.last_step, message.reentry, message.because)
             host.record(event.MemberEntered(member, message.round, *reentry))
+        case membership.GroupReady():
+            host.record(event.MemberReady(member, message.epoch))
         case membership.TrainingBegan():
             # The first sign of a round counts; of a script that publishes its steps none is needed.
             if state.signed_at is None and not state.publishes:

@@ -1,0 +1,136 @@
+"""The arithmetic of pretraining notes for one option of a plan: what its own figures do not say."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from holdfast.planner import batch, bubble, checkpoint, loader, spot, tokens
+from holdfast.planner.cluster import reach_of
+from holdfast.planner.layout import Recompute, Schedule
+from holdfast.planner.memory import SOURCE as ACTIVATIONS
+from holdfast.planner.memory import activation_bytes_per_layer, end_layers, in_flight
+from holdfast.planner.plan import Option, Question
+from holdfast.planner.quantity import Quantity
+
+replace = msgspec.structs.replace
+SAMPLED_BATCH = 64
+
+
+def notes_of(question: Question, option: Option) -> tuple[Quantity, ...]:
+    """Each with its formula and source, those first that a layout is chosen by."""
+    parts = (_balance, _batches, _bubbles, _recomputing, _checkpoint, _loading, _asked, _spot)
+    return tuple(quantity for part in parts for quantity in part(question, option))
+
+
+def _balance(question: Question, option: Option) -> Iterator[Quantity]:
+    gpu = question.cluster.gpu
+    says = "its BF16 rate over its memory's: below it a matmul waits for its bytes"
+    yield Quantity("machine balance", gpu.balance, "FLOP/byte", says, gpu.source)
+    if gpu.fp8:
+        says = "its FP8 rate over its memory's: of numbers half as wide as many FLOP for each"
+        yield Quantity("machine balance in FP8", gpu.fp8 / gpu.memory_rate, "FLOP/byte", says, gpu.source)
+
+
+def _batches(question: Question, option: Option) -> Iterator[Quantity]:
+    cluster, training, layout = question.cluster, question.training, option.layout
+    ranks = layout.data * layout.context
+    if ranks > 1:
+        reach = reach_of(cluster, ranks, layout.tensor)
+        fp8 = training.fp8 and cluster.gpu.fp8
+        flops = (cluster.gpu.fp8 if fp8 else cluster.gpu.bf16) * question.reached.matmul
+        least = batch.fsdp_tokens(flops, reach.rate, ranks, layout.recompute)
+        says = f"FLOP/s reached over {reach.rate:.3g} bytes/s of a ring of {ranks}; the layout has "
+        says += f"{layout.micro_batch * training.sequence // layout.context} in a micro-batch"
+        yield Quantity("tokens of a GPU from which on FSDP hides", least, "tokens", says, batch.HIDES)
+    if training.tokens:
+        best = batch.best_tokens(question.model, training.sequence, training.tokens)
+        mine = training.batch * training.sequence
+        says = f"0.292 C^0.3271; the question has {mine:.4g}"
+        yield Quantity("batch that trains best", best, "tokens", says, batch.DEEPSEEK)
+        needs = f"1 + B / B_crit where that is the critical one: of {mine:.4g} tokens a step"
+        value = batch.samples_needed(mine, best)
+        yield Quantity("tokens needed, in multiples of the fewest", value, "", needs, batch.NOISE)
+
+
+def _bubbles(question: Question, option: Option) -> Iterator[Quantity]:
+    layout, count = option.layout, option.layout.micro_batches(question.training)
+    if layout.pipeline == 1:
+        return
+    plain = replace(layout, schedule=Schedule.ONE_F_ONE_B, chunks=1)
+    without = replace(plain, schedule=Schedule.ZERO_BUBBLE)
+    for name, each, says, source in (
+        ("bubble of one forward one backward", plain, "(P-1) / (P-1 + M)", bubble.INTERLEAVED),
+        ("what zero bubble leaves of it", without, "(P-1) (F + B - W), of equal thirds", bubble.ZERO),
+    ):
+        value = bubble.bubble_share(bubble.bubble_passes(each), count)
+        yield Quantity(name, value, "share", f"{says}: of {count} micro-batches", source)
+
+
+def _recomputing(question: Question, option: Option) -> Iterator[Quantity]:
+    model, training = question.model, question.training
+    for each in Recompute:
+        layout = replace(option.layout, recompute=each)
+        kept = activation_bytes_per_layer(model, layout, training) * end_layers(model, layout)
+        value = kept * in_flight(layout, training)
+        says = "of the first stage, all micro-batches in flight"
+        yield Quantity(f"activations with recompute {each.value}", value, "bytes", says, ACTIVATIONS)
+
+
+def _checkpoint(question: Question, option: Option) -> Iterator[Quantity]:
+    cluster, size = question.cluster, checkpoint.checkpoint_bytes(question.model, question.training)
+    says = f"parameters x (2 + {question.training.optimizer_bytes} bytes)"
+    yield Quantity("checkpoint", size, "bytes", says, checkpoint.SOURCE)
+    stall = checkpoint.copied_s(size, cluster.gpus, cluster.host)
+    says = f"each GPU's share copied to host memory; the plan counts on {question.reliability.save_s:g} s"
+    yield Quantity("stall of a checkpoint that is written beside training", stall, "s", says)
+    if cluster.storage is not None:
+        written = checkpoint.written_s(size, cluster.storage)
+        says = "over what storage takes; training that waits for it stands still so long"
+        yield Quantity("time until a checkpoint is written", written, "s", says, checkpoint.SOURCE)
+
+
+def _loading(question: Question, option: Option) -> Iterator[Quantity]:
+    bytes_ = loader.step_bytes(question.model, question.training)
+    value = loader.loader_rate(bytes_, option.step.value)
+    says = f"{bytes_:.3g} bytes of a step over its time, of all nodes"
+    yield Quantity("loader", value, "bytes/s", says, loader.SOURCE)
+
+
+def _asked(question: Question, option: Option) -> Iterator[Quantity]:
+    """The model as a teacher."""
+    model, cluster, sequence = question.model, question.cluster, question.training.sequence
+    flops = tokens.forward_flops(model, sequence)
+    says = "2 FLOP a parameter, and attention"
+    yield Quantity("FLOP of a token that the model scores", flops, "FLOP", says, tokens.SOURCE)
+    if cluster.price is None:
+        return
+    scored = tokens.scored_per_s(model, sequence, cluster.gpu.bf16 * question.reached.matmul)
+    sampled = tokens.sampled_per_s(
+        model, sequence, SAMPLED_BATCH, cluster.gpu.memory_rate * question.reached.memory
+    )
+    price = tokens.price_of_a_million(scored, cluster.price)
+    says = f"{scored:.4g} a second and GPU, at the GPU's price"
+    yield Quantity("price of a million tokens that the model scores", price, "", says, tokens.SOURCE)
+    price = tokens.price_of_a_million(min(sampled, scored), cluster.price)
+    says = f"{sampled:.4g} a second and GPU, {SAMPLED_BATCH} sequences at a time, each as long as in training"
+    yield Quantity("price of a million tokens that the model samples", price, "", says, tokens.SOURCE)
+
+
+def _spot(question: Question, option: Option) -> Iterator[Quantity]:
+    given, price, nodes = question.spot, question.cluster.price, question.cluster.nodes
+    if given is None:
+        return
+    value = spot.spot_share(nodes, question.reliability, given)
+    saved = given.notice_s >= question.reliability.save_s
+    says = (
+        "a restart for each interruption" if saved else "no checkpoint fits the notice: half an interval is lost"
+    )
+    yield Quantity("effective share of time on spot", value, "share", says)
+    if price is None:
+        return
+    says = f"on demand x the share of time that trains on spot over that on demand; it is {given.price:g}"
+    even = spot.breakeven_price(nodes, question.reliability, given, price)
+    yield Quantity("breakeven price of a spot GPU and hour", even, "", says)
+    says = f"at which a token costs as much at {given.price:g} as at {price:g}; there are {given.interruptions:g}"
+    often = spot.breakeven_interruptions(nodes, question.reliability, given, price)
+    yield Quantity("breakeven interruptions for 1,000 node-days", often, "", says)

@@ -1,0 +1,101 @@
+"""A plan beside what was measured: what was assumed wrong, by how much, and what the plan becomes."""
+
+from collections.abc import Mapping
+
+import pytest
+from msgspec.structs import replace
+from test_plans import H100, LLAMA_8B, TRAINING
+
+from holdfast.planner.cluster import Cluster
+from holdfast.planner.layout import Layout, Recompute, Sharding
+from holdfast.planner.plan import Question
+from holdfast.planner.step import Run, step_time
+from holdfast.planner.truth import Compared, Failures, Truth, best_now, compare, with_measured
+
+QUESTION = Question(LLAMA_8B, Cluster(H100, 64), TRAINING)
+LAYOUT = Layout(tensor=2, data=32, sharding=Sharding.PARAMETERS, recompute=Recompute.FULL)
+
+
+def told(truth: Truth, question: Question = QUESTION) -> Mapping[str, Compared]:
+    return {each.name: each for each in compare(question, LAYOUT, truth)}
+
+
+def step_s(question: Question) -> float:
+    return step_time(Run(question.model, LAYOUT, question.cluster, question.training), question.reached).value
+
+
+def test_nothing_measured_is_nothing_to_compare() -> None:
+    assert compare(QUESTION, LAYOUT, Truth()) == ()
+
+
+def test_a_slower_nvlink_is_told_with_the_step_it_leads_to() -> None:
+    found = told(Truth(nvlink=180e9))["NVLink's rate"]
+    assert found.assumed == pytest.approx(360e9)
+    assert found.off == pytest.approx(-0.5)
+    assert (found.is_wrong, found.is_worse) == (True, True)
+    slower = replace(QUESTION, reached=replace(QUESTION.reached, links=0.4))
+    assert f"a step takes {step_s(slower):.3g} s in place of {step_s(QUESTION):.3g} s" in found.becomes
+    assert "all tokens" in found.becomes
+
+
+def test_what_is_within_noise_is_as_assumed_and_what_is_better_is_no_trouble() -> None:
+    assert not told(Truth(memory_rate=0.97 * 0.8 * 3350e9))["GPU memory's rate"].is_wrong
+    better = told(Truth(memory_rate=3350e9))["GPU memory's rate"]
+    assert (better.is_wrong, better.is_worse) == (True, False)
+
+
+def test_a_test_by_tcp_refutes_no_rdma_and_says_so() -> None:
+    slow = told(Truth(tcp=3e9))["network of a node"]
+    assert slow.is_worse
+    assert "what RDMA reaches a test by TCP does not see" in slow.becomes
+    assert not told(Truth(tcp=1e12))["network of a node"].is_wrong
+
+
+def test_failures_are_wrong_only_where_chance_does_not_explain_them() -> None:
+    name = "failures for 1,000 node-days"
+    assert not told(Truth(failures=Failures(9.0, 2.0, 16.0)))[name].is_wrong
+    more = told(Truth(failures=Failures(90.0, 70.0, 110.0)))[name]
+    assert (more.is_wrong, more.is_worse) == (True, True)
+    assert "spares in place of" in more.becomes
+    fewer = told(Truth(failures=Failures(0.1, 0.0, 1.0)))[name]
+    assert (fewer.is_wrong, fewer.is_worse) == (True, False)
+
+
+def test_a_step_that_takes_longer_is_explained_by_the_rate_its_matmuls_reach() -> None:
+    slower = replace(QUESTION, reached=replace(QUESTION.reached, matmul=0.4))
+    truth = Truth(step_s=step_s(slower))
+    found = told(truth)
+    assert found["step time"].is_worse
+    assert found["MFU"].is_worse
+    assert found["MFU"].measured == pytest.approx(found["MFU"].assumed * step_s(QUESTION) / step_s(slower))
+    assert found["share of the GPU's rate that matmuls reach"].measured == pytest.approx(0.4, rel=1e-3)
+    assert step_s(with_measured(QUESTION, LAYOUT, truth)) == pytest.approx(truth.step_s, rel=1e-6)
+
+
+def test_what_the_links_explain_is_not_blamed_on_matmuls() -> None:
+    slower = replace(QUESTION, reached=replace(QUESTION.reached, links=0.2))
+    found = told(Truth(step_s=step_s(slower), nvlink=0.2 * 450e9))
+    assert found["NVLink's rate"].is_worse
+    assert found["step time"].is_worse
+    assert not found["share of the GPU's rate that matmuls reach"].is_wrong
+
+
+@pytest.mark.parametrize("step", [1e-9, 1e9])
+def test_a_step_that_no_matmul_explains_is_told_as_that(step: float) -> None:
+    found = told(Truth(step_s=step))["share of the GPU's rate that matmuls reach"]
+    assert "matmuls alone do not explain" in found.becomes
+
+
+def test_what_checkpoints_cost_and_what_the_time_came_to() -> None:
+    found = told(Truth(save_s=20.0, effective=0.8, memory=79e9))
+    assert found["stall of a checkpoint"].is_worse
+    assert found["effective share of time"].is_worse
+    assert found["memory of a GPU"].is_worse
+
+
+def test_another_layout_is_named_where_it_is_now_better() -> None:
+    assert "would take" in best_now(QUESTION, Layout(tensor=8, data=8, recompute=Recompute.FULL))
+    best = Layout(data=64, sharding=Sharding.PARAMETERS, recompute=Recompute.NONE)
+    assert "still" in best_now(QUESTION, best)
+    tiny = replace(QUESTION, cluster=Cluster(replace(H100, memory=1e9), 64))
+    assert best_now(tiny, best) == "no layout fits"

@@ -1,0 +1,141 @@
+"""What connects one rank to those of the same place in the other replica groups, for one round.
+
+It goes through host memory and gloo, beside the group's own backend: it can be formed anew, and freed from another
+thread, while the process and the group within it live on. The ranks meet in the store of the first group that
+trains.
+
+Source: groups of processes formed anew for each membership, with a control path on the CPU:
+https://arxiv.org/abs/2602.00277
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore
+
+from holdfast.api.control import Assignment
+from holdfast.trainer.group import HeldConnections, NotFormed
+from holdfast.trainer.store import RoundStore, meet
+
+logger = logging.getLogger(__name__)
+
+GRACE_S: Final = 5.0
+"""How long a rank goes on to wait for the others in a round that is over for some of them, but broke for none:
+they come to the end of the step as it does."""
+
+
+class Across:
+    """`abort` and `overtaken_by` may be called from any thread, all else belongs to the training thread.
+
+    `round` is the round it is for. Every method that talks raises RuntimeError, or NotFormed, when a peer is gone
+    or it was aborted; nothing is known then of what arrived.
+    """
+
+    def __init__(self, part: Assignment, *, timeout_s: float) -> None:
+        assert part.group is not None
+        assert part.group.index is not None, "a group that is being formed has nobody to talk to"
+        self.round = part.round
+        self.size, self.index = part.group.count, part.group.index
+        self._part, self._timeout_s = part, timeout_s
+        self._connections = HeldConnections()
+        self._store: RoundStore | None = None
+        self._group: Any = None  # torch's stubs do not know what its backends do by themselves
+        self._is_forming, self._is_aborted, self._is_closed = True, False, False
+        self._waits_since: float | None = None
+        self._guard = threading.Lock()
+
+    def form(self, check: Callable[[], None]) -> None:
+        """Meet the others. `check` is called while waiting, and raises when that is of no use any more."""
+        part, group = self._part, self._part.group
+        assert group is not None
+        if self.size == 1:
+            self._is_forming = False
+            return
+        # A client of that group's store, whichever place it has itself.
+        host = msgspec.structs.replace(part, rank=1, round=group.meets_in, group=None)
+        place = part.rank - group.first_rank
+        check()
+        self._store = meet(host, timeout_s=self._timeout_s, check=check)
+        prefix = PrefixStore(f"holdfast/across/{self.round}/{place}", self._store)
+        self._group = dist.ProcessGroupGloo(prefix, self.index, self.size, timedelta(seconds=self._timeout_s))
+        with self._guard:
+            self._connections.hold()
+            self._is_forming = False
+        self._raise_if_aborted()
+
+    def sum(self, values: Tensor) -> None:
+        """`values`, in host memory, become the sum over all groups, bit by bit the same in each of them."""
+        if self._group is not None:
+            self._wait(lambda group: group.allreduce([values]))
+        else:
+            self._raise_if_aborted()
+
+    def gather(self, values: Tensor) -> list[Tensor]:
+        """The values of every group, in their order."""
+        told = [torch.empty_like(values) for _ in range(self.size)]
+        if self._group is None:
+            return [values]
+        self._wait(lambda group: group.allgather([told], [values]))
+        return told
+
+    def send(self, values: Tensor, to: int) -> None:
+        """`values`, in host memory, to the group of that index."""
+        self._wait(lambda group: group.send([values], to, 0))
+
+    def receive(self, values: Tensor, source: int) -> None:
+        """Into `values`, in host memory, what the group of that index sends."""
+        self._wait(lambda group: group.recv([values], source, 0))
+
+    def _wait(self, begin: Callable[[Any], dist.Work]) -> None:
+        assert self._group is not None
+        self._raise_if_aborted()
+        self._waits_since = time.monotonic()
+        try:
+            begin(self._group).wait()
+        finally:
+            self._waits_since = None
+
+    def _raise_if_aborted(self) -> None:
+        if self._is_aborted:
+            raise NotFormed(f"round {self.round} is over between replica groups")
+
+    def overtaken_by(self, later: Assignment) -> None:
+        """A newer round is known. Who waits in this one is freed at once when somebody cannot answer there any
+        more, or while it is being formed; otherwise once it has waited for long.
+        """
+        broke = later.group is not None and later.group.broke_in > self.round
+        since = self._waits_since
+        if broke or self._is_forming or (since is not None and time.monotonic() > since + GRACE_S):
+            self.abort()
+
+    def abort(self) -> None:
+        """Make every wait here raise. Peers notice nothing. Repeatable: what is just being formed may escape."""
+        with self._guard:
+            if self._is_closed or (self._is_aborted and not self._is_forming):
+                return
+            self._is_aborted = True
+            if self._is_forming:
+                self._connections.end()
+            else:
+                self._connections.cut()
+
+    def close(self) -> None:
+        """End it. The connections stay open, of no use to anybody, until `release`."""
+        with self._guard:
+            if not self._is_closed:
+                self._connections.hold() if self._is_forming else None
+            self._is_closed, self._group = True, None
+        if self._store is not None:
+            self._store.close()
+
+    def release(self) -> None:
+        """Let the connections go. To be called once no peer waits in this round any more."""
+        self._connections.release()
