@@ -65,7 +65,7 @@ class FleetWorld(World):
         self._sight_until = 0.0
         self._asked = 0
         self._unanswered: dict[str, TestWanted] = {}  # by member: a test of what is well
-        self._is_paged = False  # and somebody is on the way
+        self.is_paged = False  # and somebody is on the way
         self._senses: Sight | None = None
         self._known_bad: set[str] = set()  # nodes that the plan keeps away from
         self.right = self.wrongly = self.spares_used = 0
@@ -341,8 +341,8 @@ class FleetWorld(World):
         phase = LostTo.DETECT
         if state.phase is JobPhase.FAILED:
             phase = LostTo.WAIT
-            if not self._is_paged:
-                self._is_paged = True
+            if not self.is_paged:
+                self.is_paged = True
                 self.after(self.scenario.times.human.drawn(self.draw), self._restart)
         elif isinstance(state.desired, Idle):
             too_few = state.eligible_count() < self.policy.nodes_min
@@ -363,7 +363,7 @@ class FleetWorld(World):
 
     def _restart(self) -> None:
         """Somebody who was paged takes out what is seen to be broken by now, and has the job go on."""
-        self._is_paged = False
+        self.is_paged = False
         for machine in self.cluster.all:
             if machine.shown and machine.member is not None:
                 self._intervene(InterventionAction.EVICT, machine.node)

@@ -53,5 +53,5 @@ def live(scenario: Scenario, seed: int) -> Outcome:
         pages=world.pages,
         rounds=world.rounds,
         recoveries_s=tuple(books.recoveries_s),
-        ended="" if world.job.state.ended_at is None else world.job.state.reason,
+        ended="" if world.job.state.ended_at is None or world.is_paged else world.job.state.reason,
     )
