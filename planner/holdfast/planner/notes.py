@@ -123,25 +123,29 @@ def _asked(question: Question, option: Option) -> Iterator[Quantity]:
 
 
 def _spot(question: Question, option: Option) -> Iterator[Quantity]:
-    given, price, nodes = question.spot, question.cluster.price, question.cluster.nodes
+    given, cluster, reliability = question.spot, question.cluster, question.reliability
     if given is None:
         return
-    written_s = 0.0
-    if (storage := question.cluster.storage) is not None:
-        written_s = checkpoint.written_s(checkpoint.checkpoint_bytes(question.model, question.training), storage)
-    saved = given.notice_s >= max(written_s, question.reliability.save_s)
-    if not saved:
-        given = replace(given, notice_s=0.0)
-    value = spot.spot_share(nodes, question.reliability, given)
-    says = (
-        "a restart for each interruption" if saved else "no checkpoint fits the notice: half an interval is lost"
-    )
-    yield Quantity("effective share of time on spot", value, "share", says)
+    price, nodes, written_s = cluster.price, cluster.nodes, 0.0
+    if cluster.storage is not None:
+        size = checkpoint.checkpoint_bytes(question.model, question.training)
+        written_s = checkpoint.written_s(size, cluster.storage)
+    share = spot.spot_share(nodes, reliability, given, written_s)
+    says = "a restart for each interruption"
+    if not spot.is_saved(reliability, given, written_s):
+        says = "no checkpoint fits the notice: half an interval is lost"
+    yield Quantity("effective share of time on spot", share, "share", says)
+    if question.training.tokens and share:
+        money = question.training.tokens / option.tokens_per_s / share / 3600.0 * cluster.gpus * given.price
+        says = (
+            f"tokens over tokens a second x that share, {cluster.gpus} GPUs at {given.price:g} an hour, no spares"
+        )
+        yield Quantity("money on spot", money, "", says)
     if price is None:
         return
     says = f"on demand x the share of time that trains on spot over that on demand; it is {given.price:g}"
-    even = spot.breakeven_price(nodes, question.reliability, given, price)
+    even = spot.breakeven_price(nodes, reliability, given, price, written_s)
     yield Quantity("breakeven price of a spot GPU and hour", even, "", says)
     says = f"at which a token costs as much at {given.price:g} as at {price:g}; there are {given.interruptions:g}"
-    often = spot.breakeven_interruptions(nodes, question.reliability, given, price)
+    often = spot.breakeven_interruptions(nodes, reliability, given, price, written_s)
     yield Quantity("breakeven interruptions for 1,000 node-days", often, "", says)

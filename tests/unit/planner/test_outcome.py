@@ -56,6 +56,16 @@ def test_no_checkpoint_follows_sooner_than_one_is_written() -> None:
     assert "takes to storage" in found.interval.formula
 
 
+def test_money_on_spot_is_that_of_its_hours() -> None:
+    spot = Spot(price=1.0, interruptions=50.0)
+    question = replace(QUESTION, spot=spot)
+    best = plan(question, PINNED).options[0]
+    told = {each.name: each.value for each in notes_of(question, best)}
+    share = told["effective share of time on spot"]
+    assert share < effective_share(8, question.reliability, interval_of(question).value).value
+    assert told["money on spot"] == pytest.approx(1e12 / best.tokens_per_s / share / 3600 * 64)
+
+
 @pytest.mark.parametrize(("storage", "fits"), [(None, True), (1e10, True), (1e8, False)])
 def test_a_notice_is_long_enough_where_a_checkpoint_is_written_in_it(storage: float | None, fits: bool) -> None:
     spot = Spot(price=1.0, interruptions=50.0, notice_s=120.0)
