@@ -40,6 +40,12 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reached: Efficiency = Efficiency()
     spot: Spot | None = None
 
+    def __post_init__(self) -> None:
+        """Raises InvalidInput."""
+        if self.training.fp8 and not self.cluster.gpu.fp8:
+            fix = f"leave it out, or give the FP8 rate of {self.cluster.gpu.name} (cluster.gpu.fp8)"
+            raise InvalidInput(Problem("training.fp8", self.training.fp8, fix))
+
     @property
     def asked(self) -> tuple[Model, Cluster, Training]:
         """What a layout has to suit."""

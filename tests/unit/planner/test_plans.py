@@ -293,6 +293,7 @@ def test_a_question_is_read_from_yaml_with_numbers_as_people_write_them(tmp_path
         ("training: {sequence: 8}", "training"),
         ("model: {config: x.json, layers: 3}", "model"),
         ("reached: {matmul: 56}", "reached.matmul"),
+        ("training: {sequence: 128, batch: 8, fp8: true}", "training.fp8"),
         ("training: {sequence: 2024-13-45, batch: 8}", "FILE"),
         ("training: {sequence: !!bool soon, batch: 8}", "FILE"),
         ("training: {sequence: !!timestamp soon, batch: 8}", "FILE"),
