@@ -228,8 +228,11 @@ def _context_s(run: Run) -> float:
     reach = reach_of(cluster, layout.context, layout.tensor)
     if reach.size == 1:
         return 0.0
-    width = 2 * (model.kv_heads or model.heads) * model.head_width
-    bytes_ = 2.0 * layout.micro_batch * training.sequence * width / layout.tensor
+    heads = model.kv_heads or model.heads
+    width = 2 * model.head_width
+    if (latent := model.latent) is not None:  # attention takes them as made from their latents, for every head
+        heads, width = model.heads, latent.nope + latent.rope + latent.value
+    bytes_ = 2.0 * layout.micro_batch * training.sequence * width * max(1.0, heads / layout.tensor)
     return (4.0 if layout.recompute is Recompute.FULL else 3.0) * gather_s(bytes_, reach)
 
 

@@ -8,7 +8,7 @@ from holdfast.planner.cluster import Cluster
 from holdfast.planner.gpu import GPUS
 from holdfast.planner.layout import Layout, Recompute, Sharding, Training, misfits
 from holdfast.planner.memory import gpu_parameters, memory_of
-from holdfast.planner.model import Experts, Model
+from holdfast.planner.model import Experts, Latent, Model
 from holdfast.planner.notes import notes_of
 from holdfast.planner.plan import Option, Question, judge
 from holdfast.planner.step import Efficiency, Run, step_time
@@ -67,6 +67,26 @@ def test_tokens_go_to_each_of_their_experts_by_nvlink_and_once_to_a_domain_by_th
     assert part(Run(SHARED, again, Cluster(H100, 64), TRAINING), exchange) == pytest.approx(1.5 * near)
     far = part(Run(SHARED, replace(layout, expert=32), Cluster(H100, 64), TRAINING), exchange)
     assert far == pytest.approx(4 * 31 * 4 * 4096 * 4 * 2 * 4096 * 24 / 32 / 50e9, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("model", "tensor", "numbers"),
+    [
+        pytest.param(WIDE, 1, 8 * 2 * 128, id="keys and values of 8 heads"),
+        pytest.param(WIDE, 4, 2 * 2 * 128, id="2 of them on each of 4 GPUs"),
+        pytest.param(replace(WIDE, kv_heads=1), 4, 2 * 128, id="one that 4 GPUs all need"),
+        pytest.param(replace(WIDE, latent=Latent(0, 512, 64, 128, 128)), 4, 8 * (192 + 128), id="latent"),
+    ],
+)
+def test_context_parallel_ranks_gather_the_keys_and_values_that_attention_takes(
+    model: Model, tensor: int, numbers: int
+) -> None:
+    run = Run(model, Layout(tensor, context=64 // tensor), Cluster(H100, 64, latency_s=0), TRAINING)
+    ranks = 64 // tensor
+    # At 50e9 bytes a second of each GPU's port, in both passes, and gradients once.
+    moved = 3 * 32 * 256 * 4096 * 2 * numbers * (ranks - 1) / ranks
+    near = 8 // tensor
+    assert part(run, "context-parallel collectives") == pytest.approx(moved / min(near * 50e9, 0.8 * 450e9))
 
 
 def test_fsdp_of_experts_hides_behind_as_many_times_the_tokens_as_parameters_are_not_used() -> None:
