@@ -1,3 +1,4 @@
+import math
 from pathlib import Path
 
 import pytest
@@ -311,6 +312,12 @@ def test_a_question_that_is_wrong_is_refused_by_its_field(tmp_path: Path, text: 
     with pytest.raises(InvalidInput) as refused:
         question_of(read_sections(file), tmp_path)
     assert refused.value.problems[0].field.startswith(field)
+
+
+@pytest.mark.parametrize(("tokens", "fix"), [(1e40, "at most 1e"), (-1.0, "at least 0"), (math.nan, "at least 0")])
+def test_a_number_beyond_its_bounds_is_told_which(tokens: float, fix: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"training.tokens.*{fix}"):
+        replace(TRAINING, tokens=tokens)
 
 
 def test_numbers_inside_a_section_are_read_as_people_write_them_too() -> None:
