@@ -14,7 +14,7 @@ from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.plan import NodeState
 from holdfast.api.policy import Policy
 from holdfast.api.round import Closed, Desired, Idle, Round
-from holdfast.api.selftest import Verdict
+from holdfast.api.selftest import TestWanted, Verdict
 from holdfast.api.status import JobPhase
 from holdfast.api.telemetry import ParametersFingerprinted
 from holdfast.simulator.books import PLANNED, Books
@@ -59,14 +59,13 @@ class FleetWorld(World):
         self.scenario = scenario
         self.wrong: dict[str, str] = {}  # by member: the fault that made it so
         self.struck: dict[str, str] = {}  # by node: the fault that hit it last
-        self.gone: dict[
-            str, list[FaultRate]
-        ] = {}  # by node: what took the machine away, though nothing is wrong with it
+        self.gone: dict[str, list[FaultRate]] = {}  # by node: what took it away though nothing is wrong with it
         self.in_sight: tuple[str, ...] = ()
         self.pages = self.rounds = 0
         self._sight_until = 0.0
         self._asked = 0
-        self._is_paged = False  # and somebody is on the way
+        self._unanswered: dict[str, TestWanted] = {}  # by member: a test of what is well
+        self.is_paged = False  # and somebody is on the way
         self._senses: Sight | None = None
         self._known_bad: set[str] = set()  # nodes that the plan keeps away from
         self.right = self.wrongly = self.spares_used = 0
@@ -283,6 +282,20 @@ class FleetWorld(World):
             )
             member.report(told)
 
+    def examine(self, member: SimulatedMember, wanted: TestWanted) -> None:
+        """A test that nobody waits for is answered where it could find something: there are many of the others."""
+        trial, machine = self.job.state.trials.get(member.name), self.machine_of(member.name)
+        if trial is None or trial.bars or machine.defects or self.has_ranks(member.name):
+            member.examine(wanted)
+        else:
+            self._unanswered[member.name] = wanted
+
+    def break_spare(self, name: str) -> None:
+        """Something is wrong with a member without ranks: its next test may find it."""
+        if (wanted := self._unanswered.pop(name, None)) is not None and name in self.members:
+            within_s = self.draw.uniform(0.0, self.policy.corruption.self_test_every_s)
+            self.after(within_s, partial(self.members[name].examine, wanted))
+
     def verdict_of(self, member: SimulatedMember) -> Verdict:
         """A device that is broken is found by some tests, and not by others."""
         broken = any(each.symptom in OF_DEVICES for each in self.machine_of(member.name).defects.values())
@@ -328,8 +341,8 @@ class FleetWorld(World):
         phase = LostTo.DETECT
         if state.phase is JobPhase.FAILED:
             phase = LostTo.WAIT
-            if not self._is_paged:
-                self._is_paged = True
+            if not self.is_paged:
+                self.is_paged = True
                 self.after(self.scenario.times.human.drawn(self.draw), self._restart)
         elif isinstance(state.desired, Idle):
             too_few = state.eligible_count() < self.policy.nodes_min
@@ -350,7 +363,7 @@ class FleetWorld(World):
 
     def _restart(self) -> None:
         """Somebody who was paged takes out what is seen to be broken by now, and has the job go on."""
-        self._is_paged = False
+        self.is_paged = False
         for machine in self.cluster.all:
             if machine.shown and machine.member is not None:
                 self._intervene(InterventionAction.EVICT, machine.node)

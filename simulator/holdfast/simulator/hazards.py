@@ -65,6 +65,8 @@ class Hazards:
             self.counted[fault.name] += 1
         if infrastructure:
             machine.defects[fault.name] = fault
+            if machine.member is not None and not self._world.has_ranks(machine.member):
+                self._world.break_spare(machine.member)
             if comes_again:
                 self._world.after(fault.again.drawn(self._world.draw), partial(self._again, fault, machine))
         self._strike(fault, machine, infrastructure=infrastructure)

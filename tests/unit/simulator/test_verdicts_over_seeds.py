@@ -59,7 +59,15 @@ def test_spares_are_paid_for_while_they_wait() -> None:
 
 def test_a_run_that_ended_trains_nothing_in_the_rest() -> None:
     scenario = a_scenario()
-    half = Outcome(1, DAYS * DAY_S / 2, DAYS * DAY_S / 2, DAYS * DAY_S / 4, {}, {}, ended="crash loop")
+    half = Outcome(
+        seed=1,
+        elapsed_s=DAYS * DAY_S / 2,
+        trained_s=DAYS * DAY_S / 2,
+        full_s=DAYS * DAY_S / 4,
+        lost_s={},
+        faults={},
+        ended="crash loop",
+    )
     found = verdict("x", scenario, [half])
     assert found.figures["ettr"].mean == 1.0
     assert found.figures["goodput"].mean == 0.25  # on half of its nodes

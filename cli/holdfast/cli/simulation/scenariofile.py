@@ -7,6 +7,7 @@ days: 54
 step_s: 10
 seeds: 20
 times: {load_s: 20}               # how long what the watchdog does not decide takes
+tests_find: 0.7                   # the share of self-tests of a broken device that find it so
 
 A setting is one of these by name (`days`, `fleet.rack`, `times.load_s`) or a field of the job's spec
 (`checkpoint.interval`), which is read by the same code as a file that is applied.
@@ -36,7 +37,7 @@ Part = TypeVar("Part", bound=msgspec.Struct)
 Some = Annotated[int, msgspec.Meta(ge=1, le=NODES_MAX)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=NODES_MAX)]
 Document = dict[str, Any]
-SECTIONS: Final = ("job", "faults", "fleet", "days", "step_s", "seeds", "times")
+SECTIONS: Final = ("job", "faults", "fleet", "days", "step_s", "seeds", "times", "tests_find")
 SHORT: Final[Mapping[str, str]] = {
     "nodes": "fleet.nodes",
     "spares": "fleet.spares",
@@ -49,6 +50,8 @@ SEEDS: Final = 20
 SEEDS_MAX: Final = 10_000
 DAYS_MAX: Final = 3650.0
 GPUS_PER_NODE: Final = 8
+TESTS_FIND: Final = 0.7
+"""As the simulator has it: https://arxiv.org/abs/2509.16293 (section 5)."""
 PRESET: Final = "llama3"
 SECONDS_MAX: Final = 86_400.0
 
@@ -72,12 +75,12 @@ class Draft:
         value = _plain(text, name)
         if path[0] in SPEC_FIELDS:
             _put(self._job.setdefault("spec", {}), path, value, name)
-        elif path[0] in ("days", "step_s", "seeds") and len(path) == 1:
+        elif path[0] in ("days", "step_s", "seeds", "tests_find") and len(path) == 1:
             self._sections[path[0]] = value
         elif path[0] in ("fleet", "times") and len(path) == 2:
             _put(self._sections, path, value, name)
         else:
-            known = ", ".join([*SHORT, "days", "step_s", "fleet.NAME", "times.NAME"])
+            known = ", ".join([*SHORT, "days", "step_s", "tests_find", "fleet.NAME", "times.NAME"])
             fix = f"give one of {known}, or a field of the job's spec, as checkpoint.interval"
             raise InvalidInput(Problem("setting", name, fix))
 
@@ -105,6 +108,10 @@ class Draft:
         if given.spares is not None:
             _put(spec, ["nodes", "spares"], given.spares, "spares")
         policy = policy_of(read_trainingjob(document))
+        if policy.suspend:
+            raise InvalidInput(
+                Problem("spec.suspend", value=True, fix="set it to false: nothing of the job would run")
+            )
         if given.gpu_hour is not None:
             currency = policy.gpu_hour.currency if policy.gpu_hour is not None else "USD"
             policy = msgspec.structs.replace(policy, gpu_hour=GpuHour(given.gpu_hour, currency))
@@ -163,12 +170,19 @@ class Draft:
             days=days,
             step_s=step_s,
             times=self.times(),
+            tests_find=self._share("tests_find", TESTS_FIND),
         )
 
     def _number(self, name: str, default: float, most: float) -> float:
         value = self._sections.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 1e-3 <= value <= most:
             raise InvalidInput(Problem(name, value, f"give a number from 0.001 to {most:g}"))
+        return float(value)
+
+    def _share(self, name: str, default: float) -> float:
+        value = self._sections.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise InvalidInput(Problem(name, value, "give a share from 0 to 1"))
         return float(value)
 
     def _part(self, name: str, kind: type[Part]) -> Part:
@@ -296,8 +310,9 @@ def _told_in(name: str, folder: Path, gpus_per_node: int, field: str) -> tuple[F
     file = folder / name
     if not file.is_file():
         preset(name, field)  # which says what there is
-    documents = read_documents(file)
-    given = documents[0]
+    given, *more = read_documents(file)
+    if more:
+        raise InvalidInput(Problem(field, name, "give one table in a file"))
     if isinstance(given, dict) and "tables" in given:
         try:
             report = msgspec.convert(given, FleetReport)

@@ -289,7 +289,9 @@ class SimulatedMember:
 
     def come_in(self, round: Round) -> MemberEntered:
         """Its workers run in the round."""
-        self.workers = [Worker.RUNNING] * round.ranks[0].local_size
+        size = round.ranks[0].local_size
+        if len(self.workers) != size or self.workers.count(Worker.RUNNING) != size:
+            self.workers = [Worker.RUNNING] * size
         self.nonfinite = None
         last_step, self.entered, self.step, self.progress_at = self.step, round.number, None, self.world.now
         return MemberEntered(self.name, round.number, reentrant=True, last_step=last_step)
@@ -303,6 +305,7 @@ class SimulatedMember:
         if not self.alive or self.ending_at is not None:
             return
         self.ending_at = self.world.now + within_s
+        self.world.ending.add(self.name)
         event = MemberDeparting(self.name, "SIGTERM", within_s)
         self.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
         self.world.after(within_s, self.leave)

@@ -66,8 +66,8 @@ class Training:
 
     def is_in(self, member: SimulatedMember, round: Round) -> bool:
         """Whether the member is in the round with every worker running."""
-        running = all(worker is Worker.RUNNING for worker in member.workers)
-        return member.alive and member.entered == round.number and running
+        workers = member.workers
+        return member.alive and member.entered == round.number and workers.count(Worker.RUNNING) == len(workers)
 
     def entered(self, round: Round) -> None:
         """A member entered; the last one to do so makes the process group stand."""
@@ -85,7 +85,8 @@ class Training:
         """The state is restored, and everybody has loaded parts of the same."""
         for share in round.ranks:
             member = self.world.members[share.member]
-            member.wrong = set(range(share.local_size)) if found.wrong else set()
+            if found.wrong or member.wrong:
+                member.wrong = set(range(share.local_size)) if found.wrong else set()
         first = self.world.members[round.ranks[0].member]
         event = RestoreReported(round.number, found.step, tier=found.tier)
         first.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))

@@ -18,7 +18,7 @@ from holdfast.api.membership import SaveWanted
 from holdfast.api.plan import NodeState, Plan, PodState
 from holdfast.api.policy import Policy
 from holdfast.api.round import Desired, Round
-from holdfast.api.selftest import Verdict
+from holdfast.api.selftest import TestWanted, Verdict
 from holdfast.api.status import JobPhase
 from holdfast.simulator.world.cluster import Cluster, Supplied
 from holdfast.simulator.world.disk import Disk
@@ -74,6 +74,7 @@ class World:
         self.job = self._new_job()
         self._wakeup: float | None = None
         self.draining: set[str] = set()
+        self.ending: set[str] = set()  # members that were told to end
         self.asked: dict[str, InterventionRequest] = {}  # by id: what people asked for
         self.answers: dict[str, list[InterventionOutcome]] = {}  # what they were answered
         self._operator_away_until = 0.0
@@ -130,7 +131,7 @@ class World:
                         dismissed.dismissed()
             elif isinstance(effect, Examine):
                 if (examined := self.members.get(effect.member)) is not None:
-                    examined.examine(effect.wanted)
+                    self.examine(examined, effect.wanted)
             elif isinstance(effect, Answered):
                 self.answers.setdefault(effect.outcome.id, []).append(effect.outcome)
             elif isinstance(effect, Save):
@@ -141,6 +142,10 @@ class World:
         """The watchdog pushes a desired state over every connection."""
         for member in list(self.members.values()):
             member.show(desired)
+
+    def examine(self, member: SimulatedMember, wanted: TestWanted) -> None:
+        """The member is asked for a self-test."""
+        member.examine(wanted)
 
     def verdict_of(self, member: SimulatedMember) -> Verdict:
         """What a self-test says of the member's devices."""
@@ -213,16 +218,17 @@ class World:
         if self.now < self._operator_away_until:
             return
         cordoned = {order.node for order in self.plan.cordon}
-        for member in [each for each in self.members.values() if each.node in cordoned]:
+        for member in [each for each in self.members.values() if each.node in cordoned] if cordoned else ():
             self.remove_node(member, "cordoned")
-        for member in [each for each in self.members.values() if each.name in self.plan.release]:
+        for member in [self.members[name] for name in self.plan.release if name in self.members]:
             member.told_to_end(5.0)
         if self.plan.members == 0:
             for member in list(self.members.values()):
                 member.told_to_end(5.0)
         # Who is about to go, or is where nobody should be, is replaced before it goes.
         left = self.draining | {order.node for order in self.plan.avoid}
-        going = sum(1 for each in self.members.values() if each.node in left or each.ending_at is not None)
+        there = self.members.values() if left or self.ending else ()
+        going = sum(1 for each in there if each.node in left or each.name in self.ending)
         while len(self.members) - going < self.plan.members + self.plan.spares:
             if (given := self.cluster.supply()) is None:
                 break
@@ -281,6 +287,7 @@ class World:
         self.members.pop(member.name, None)
         self.memory.forget(member.name)
         self.draining.discard(member.node)
+        self.ending.discard(member.name)
         self.cluster.take_back(member.node, why)
         seen_s = self.tempo.noticed_s()
         self.after(seen_s, lambda: self.tell(NodeChanged(member.node, NodeState.GONE, why)))

@@ -18,19 +18,33 @@ def plan_copies(
 ) -> MemoryRound:
     """What the round of `seats` (in rank order) says of snapshots. `racks` knows some nodes' failure domains."""
     keepers: list[tuple[int, ...]] = [() for _ in seats]
-    for place, others in _others(seats, racks):
-        keepers[place] = _on_other_nodes(others, seats, place, policy.replicas)
+    circle, others = _others(seats, racks)
+    for place, (first, start, count) in others:
+        nearest = circle[(first + start % count) % len(circle)]
+        if policy.replicas == 1 and seats[nearest].node != seats[place].node:
+            keepers[place] = (nearest,)  # nearly always so, of thousands
+        else:
+            better = _round_from(circle, first, start, count)
+            keepers[place] = _on_other_nodes(better, seats, place, policy.replicas)
     return MemoryRound(policy.every_steps, since_round, tuple(each.transfer for each in seats), tuple(keepers))
 
 
-def _others(seats: Sequence[Member], racks: Mapping[str, str]) -> Iterator[tuple[int, Iterator[int]]]:
-    """The places of all who serve, each with who may keep its copies, the best first.
+Arc = tuple[int, int, int]
+"""Of a circle: the index where it begins, at which of its places to start, and how many it has."""
+
+
+def _others(seats: Sequence[Member], racks: Mapping[str, str]) -> tuple[Sequence[int], Iterator[tuple[int, Arc]]]:
+    """The places of all who serve, as a circle; and each of them with who may keep its copies, the best first.
 
     In a circle of racks, who is as far on as the widest rack is wide is in another one, and no two have the same.
     """
     rack_of = [racks.get(member.node, "") for member in seats]
     circle = sorted((place for place, member in enumerate(seats) if member.transfer), key=rack_of.__getitem__)
     inside = [list(places) for _, places in groupby(circle, key=rack_of.__getitem__)]
+    return circle, _arcs(circle, inside)
+
+
+def _arcs(circle: Sequence[int], inside: Sequence[Sequence[int]]) -> Iterator[tuple[int, Arc]]:
     widest = max(map(len, inside), default=0)
     end = 0  # of the rack, in the circle
     for rack in inside:
@@ -38,9 +52,9 @@ def _others(seats: Sequence[Member], racks: Mapping[str, str]) -> Iterator[tuple
         outside = len(circle) - len(rack)
         for position, place in enumerate(rack):
             if outside:
-                yield place, _round_from(circle, end, position + widest - len(rack), outside)
+                yield place, (end, position + widest - len(rack), outside)
             else:
-                yield place, _round_from(circle, 0, position + 1, len(circle))
+                yield place, (0, position + 1, len(circle))
 
 
 def _round_from(circle: Sequence[int], first: int, start: int, count: int) -> Iterator[int]:

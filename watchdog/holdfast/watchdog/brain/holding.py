@@ -108,13 +108,14 @@ def _there(state: JobState) -> int:
 
 def _idle(state: JobState) -> int:
     """How many members hold their node and have neither ranks nor a test."""
-    return len(state.members.beyond(state.ranked())) - len(_unused(state))
+    beyond, tested = state.members.beyond(state.ranked()), state.members.tested(state.ranked())
+    return len(beyond) - len(_nowhere(state)) - len(tested)  # who is not there is not tested
 
 
-def _unused(state: JobState) -> Set[str]:
-    """Names of the members without ranks that hold nothing, or are tested: few, as a rule."""
-    members, ranked = state.members, state.ranked()
-    return ((members.absent() & members.beyond(ranked)) - members.unheard()) | members.tested(ranked)
+def _nowhere(state: JobState) -> Set[str]:
+    """Names of the members without ranks that hold nothing: few, as a rule."""
+    members = state.members
+    return (members.absent() & members.beyond(state.ranked())) - members.unheard()
 
 
 def _evicted(state: JobState, prices: "_Prices") -> Iterator[Lane]:
@@ -206,7 +207,8 @@ class _Prices:
         if not self.policy.prices:
             return gpus * self._one
         state = self._state
-        apart = {each.name for each in state.members.on_nodes(state.avoided_nodes)} | _unused(state)
+        apart = {each.name for each in state.members.on_nodes(state.avoided_nodes)} | _nowhere(state)
+        apart |= state.members.tested(state.ranked())
         names = [name for name in state.members.beyond(state.ranked()) if name not in apart]
         return self.of_some(names, gpus)
 

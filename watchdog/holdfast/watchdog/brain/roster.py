@@ -60,6 +60,12 @@ class Member(msgspec.Struct, frozen=True):
 Change = tuple[Member | None, Member | None]
 """A member before and after; None before it joined, and once it is no member."""
 
+
+def _remembered(member: Member) -> tuple[object, ...]:
+    """All of a member that an `Index` goes by."""
+    return member.standing, member.reentrant, member.joined_at, member.node, member.local_size
+
+
 ANYBODY: Final[Set[str]] = frozenset()
 
 
@@ -187,7 +193,9 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
     def replaced(self, members: Iterable[Member]) -> "Roster":
         """With these in the places of the known members of their names; for many this is one copy."""
         after = {member.name: member for member in members}
-        changes: list[Change] = [(self.by_name[name], member) for name, member in after.items()]
+        pairs = [(self.by_name[name], member) for name, member in after.items()]
+        # Nothing is remembered of the other fields, and thousands change at once when a round is entered.
+        changes: list[Change] = [(was, member) for was, member in pairs if _remembered(was) != _remembered(member)]
         return self._followed_by({**self.by_name, **after}, changes)
 
     def lost(self, names: Iterable[str]) -> "Roster":
