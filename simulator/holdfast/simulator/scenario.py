@@ -17,10 +17,10 @@ class Times(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     their number (trees of connections), what each does alone does not grow. Together they come to about 40 s at
     2,048 nodes; beside it, 65 s were measured of a restart in place of 16,384 GPUs.
 
-    Source: what a process takes, `reenter_s`: `make bench NAME=recovery` (0.07 to 0.11 s); the end of its
-    communicators: https://nvidia.github.io/nvidia-resiliency-ext/inprocess/usage_guide.html (half a second); to
-    meet: https://arxiv.org/abs/2402.15627 (30 s at more than 10,000 GPUs); the whole restart beside it:
-    https://arxiv.org/abs/2509.16293 (table 7). The others are assumptions: a run of one's own knows better.
+    Source: what a process takes, `reenter_s`: `make bench NAME=recovery` (0.07 to 0.11 s); ending its
+    communicators, `stop_s`: https://nvidia.github.io/nvidia-resiliency-ext/inprocess/usage_guide.html (half a
+    second); to meet: https://arxiv.org/abs/2402.15627 (30 s at more than 10,000 GPUs); the whole restart beside
+    it: https://arxiv.org/abs/2509.16293 (table 7). The others are assumptions: a run of one's own knows better.
     """
 
     stop_s: float = 0.5
