@@ -284,7 +284,7 @@ class FleetWorld(World):
 
     def examine(self, member: SimulatedMember, wanted: TestWanted) -> None:
         """A test that nobody waits for is answered where it could find something: there are many of the others."""
-        trial, machine = self.job.state.trials.get(member.name), self.machine_of(member.name)
+        trial, machine = self.job.state.trials.get(member.name), self.machine_of(member)
         if trial is None or trial.bars or machine.defects or self.has_ranks(member.name):
             member.examine(wanted)
         else:
@@ -298,7 +298,7 @@ class FleetWorld(World):
 
     def verdict_of(self, member: SimulatedMember) -> Verdict:
         """A device that is broken is found by some tests, and not by others."""
-        broken = any(each.symptom in OF_DEVICES for each in self.machine_of(member.name).defects.values())
+        broken = any(each.symptom in OF_DEVICES for each in self.machine_of(member).defects.values())
         found = broken and self.draw.random() < self.scenario.tests_find
         return Verdict.FAILED if found else Verdict.PASSED
 
@@ -375,6 +375,6 @@ class FleetWorld(World):
         request = InterventionRequest(str(self._asked), self.policy.job, action, "whoever was paged", node=node)
         self.carry_out(self.job.record(InterventionRequested(request), self.now))
 
-    def machine_of(self, member: str) -> Machine:
-        """The machine that the member is on."""
-        return self.cluster.of(self.members[member].node)
+    def machine_of(self, member: SimulatedMember) -> Machine:
+        """The machine that the member is on, or was."""
+        return self.cluster.of(member.node)

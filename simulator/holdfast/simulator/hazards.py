@@ -101,5 +101,5 @@ class Hazards:
                 world.watch((name,), TRIED_AGAIN_S + WATCHED_S)
                 world.after(TRIED_AGAIN_S, again)
             else:
-                world.machine_of(name).shown |= infrastructure
+                world.machine_of(world.members[name]).shown |= infrastructure
                 STRIKES[fault.symptom](world, world.members[name], fault, infrastructure=infrastructure)
