@@ -19,7 +19,7 @@ from holdfast.planner.model import Model
 from holdfast.planner.plan import Question, plan
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "unit" / "planner"))
-from published_runs import PUBLISHED
+from published_runs import HELD, PUBLISHED
 
 JUDGED_S_MAX = 1.0
 QUESTION = Question(
@@ -38,6 +38,10 @@ def main() -> None:
         differs = abs(each.ours / each.figure - 1.0)
         name = f"{each.name}: {each.ours:.4g} planned, {each.figure:.4g} {each.unit} published"
         figures.append(measured(name, ours=[differs], other=[each.within], unit="of it", target=1.0))
+    for held in HELD:
+        differs = abs(held.ours / held.gib - 1.0)
+        name = f"memory of {held.name}: {held.ours:.4g} GiB planned, {held.gib:.4g} measured"
+        figures.append(measured(name, ours=[differs], other=[held.within], unit="of it", target=1.0))
     took = []
     for _ in range(arguments.runs):
         began = time.perf_counter()

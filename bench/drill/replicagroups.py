@@ -77,10 +77,10 @@ def by_torchft(folder: Path, trace: Path, environment: Mapping[str, str]) -> lis
     path = os.pathsep.join(filter(None, (str(place), environment.get("PYTHONPATH"))))
     port = 29600 + os.getpid() % 300
     mine = {**environment, "PYTHONPATH": path, "TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}"}
-    main = "from torchft._torchft import lighthouse_main; lighthouse_main()"
+    lighthouse = str(place / "bin" / "torchft_lighthouse")
     tuning = ("--min_replicas", "1", "--quorum_tick_ms", "10", "--join_timeout_ms", "100")
     tuning += ("--heartbeat_timeout_ms", "500", "--bind", f"127.0.0.1:{port}")
-    trees = [Tree.start((sys.executable, "-c", main, *tuning), log=folder / "lighthouse", environment=mine)]
+    trees = [Tree.start((sys.executable, lighthouse, *tuning), log=folder / "lighthouse", environment=mine)]
     script = Path(__file__).parent / "scripts" / "torchftgroup.py"
     for group in range(2):
         run = (sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", "2")
@@ -90,10 +90,11 @@ def by_torchft(folder: Path, trace: Path, environment: Mapping[str, str]) -> lis
     return trees
 
 
+ALONE: Final = "Holdfast without groups"
 CONTESTANTS: Final[Mapping[str, Launch]] = {
     "Holdfast": by_holdfast,
     "torchft, tuned": by_torchft,
-    "Holdfast without groups": whole_round,
+    ALONE: whole_round,
 }
 
 
@@ -127,7 +128,10 @@ def _judged(trials: Mapping[str, list[Trial]], lacking: Mapping[str, str]) -> li
     for name, them in trials.items():
         if name == "Holdfast":
             continue
-        for told, of in (("steps lost by the others", "lost_steps"), ("until the group is back", "back_s")):
+        compared = [("steps lost by the others", "lost_steps")]
+        if name != ALONE:  # there is no group to come back
+            compared.append(("until the group is back", "back_s"))
+        for told, of in compared:
             mine = [getattr(each, of) for each in ours if getattr(each, of) is not None]
             other = [getattr(each, of) for each in them if getattr(each, of) is not None]
             figure = f"{what}, {told}, beside {name} ({len(other)} of {len(them)} runs came to it)"

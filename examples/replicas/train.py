@@ -21,7 +21,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 
 from holdfast.api.round import Tier
-from holdfast.trainer import Assignment, Replicas, Run
+from holdfast.trainer import Assignment, OuterStep, Replicas, Run
 
 FEATURES, CLASSES = 64, 16
 
@@ -30,6 +30,9 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a small model in replica groups.")
     parser.add_argument("--steps", type=int, default=400, help="optimizer steps in all")
     parser.add_argument("--batch", type=int, default=32, help="samples per step over all groups together")
+    parser.add_argument(
+        "--outer-every", type=int, metavar="STEPS", help="outer steps, instead of an average a step"
+    )
     parser.add_argument("--save-every", type=int, default=50, metavar="STEPS", help="save after so many steps")
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument(
@@ -123,7 +126,8 @@ def main() -> None:
         if part.restore.tier is not Tier.PEER:  # Holdfast: else the state comes from another group, by itself
             step = load(folder, model, optimizer)
             run.restored(step or None)
-        with Replicas(run, model=model, optimizer=optimizer, step=step) as replicas:  # Holdfast
+        outer = OuterStep(arguments.outer_every) if arguments.outer_every else None
+        with Replicas(run, model=model, optimizer=optimizer, step=step, outer=outer) as replicas:  # Holdfast
             while replicas.step < arguments.steps:
                 began = time.monotonic()
                 place, places = replicas.index * size + rank, replicas.count * size
@@ -135,6 +139,7 @@ def main() -> None:
                 if not replicas.average():  # Holdfast: the mean over the groups that are there
                     continue
                 optimizer.step()
+                replicas.stepped()  # Holdfast: does nothing without outer steps
                 run.step(replicas.step, loss=loss.detach())
                 # Holdfast: one group saves for all, and which one that is may change from step to step.
                 asked = run.save_due(replicas.step)

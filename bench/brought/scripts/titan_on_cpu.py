@@ -5,6 +5,7 @@ what it adds up, and released torch has no `torch.distributed.set_timeout`.
 """
 
 import collections
+import sys
 import types
 
 import torch
@@ -46,10 +47,13 @@ class _Host(types.ModuleType):
 
 
 def allow():
-    """To be called before anything else of torchtitan is imported."""
+    """To be called before anything else of torchtitan is imported; what a warm parent has is told, too."""
     from torchtitan.tools import utils
 
-    utils.device_type, utils.device_module = "cpu", _Host("cpu")
+    utils.device_type, utils.device_module = host = "cpu", _Host("cpu")
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torchtitan.") and hasattr(module, "device_type"):
+            module.device_type, module.device_module = host
     dist.set_timeout = lambda *words: None
 
 

@@ -78,10 +78,11 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Degrees of parallelism; their product, without `expert`, is the number of GPUs.
 
-    `chunks` are the stages that a pipeline rank has (of an interleaved schedule). `sequence_parallel` shares what
-    tensor parallelism leaves whole. What hides behind computing: `overlap` the data-parallel traffic,
-    `overlap_tensor` the tensor-parallel one as far as it can be cut into pieces, `overlap_experts` the exchange
-    with experts.
+    `shards` are the ranks that FSDP shares parameters among (0: all replicas); groups of them are replicas of
+    each other. `chunks` are the stages that a pipeline rank has (of an interleaved schedule).
+    `sequence_parallel` shares what tensor parallelism leaves whole. What hides behind computing: `overlap` the
+    data-parallel traffic, `overlap_tensor` the tensor-parallel one as far as it can be cut into pieces,
+    `overlap_experts` the exchange with experts.
     """
 
     tensor: int = 1
@@ -91,6 +92,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: int = 1
     micro_batch: int = 1
     sharding: Sharding = Sharding.OPTIMIZER
+    shards: int = 0
     schedule: Schedule = Schedule.ONE_F_ONE_B
     chunks: int = 1
     recompute: Recompute = Recompute.SELECTIVE
@@ -103,6 +105,11 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def gpus(self) -> int:
         """All of them."""
         return self.tensor * self.pipeline * self.context * self.data
+
+    @property
+    def shared_by(self) -> int:
+        """How many ranks what is sharded is shared by."""
+        return self.shards or self.data * self.context
 
     def is_balanced(self, model: Model) -> bool:
         """Whether the first and the last stage have a layer less than the others, for the embedding and the head:
@@ -129,6 +136,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             chunks = f" x{self.chunks}" if self.chunks > 1 else ""
             parts.append(f"{self.schedule.value}{chunks}")
         stage = {0: "replicated", 1: "ZeRO-1", 2: "ZeRO-2", 3: "FSDP"}[self.sharding]
+        stage += f" in groups of {self.shards}" if self.shards else ""
         return ", ".join([*parts, stage, f"recompute {self.recompute.value}"])
 
 
@@ -164,6 +172,8 @@ def misfits(layout: Layout, model: Model, cluster: Cluster, training: Training) 
         yield Misfit("batch", f"a batch of {training.batch} sequences cannot be shared by {shares}")
     elif layout.schedule is Schedule.INTERLEAVED and count % pipeline:
         yield Misfit("schedule", f"interleaving wants micro-batches in multiples of {pipeline}, there are {count}")
+    if layout.shards and layout.data * context % layout.shards:
+        yield Misfit("sharding", f"{layout.data * context} replicas cannot be grouped by {layout.shards}")
     if layout.sharding is Sharding.PARAMETERS and pipeline > 1:
         says = "sharded parameters with a pipeline are gathered anew for each micro-batch"
         yield Misfit("sharding", says)

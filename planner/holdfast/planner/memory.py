@@ -151,4 +151,4 @@ def _activations(model: Model, layout: Layout, training: Training) -> tuple[Quan
 
 def _kept(count: float, layout: Layout, since: Sharding) -> float:
     """Of so many parameters, those of which this GPU keeps something that is shared out since a stage of ZeRO."""
-    return count / (layout.data * layout.context) if layout.sharding >= since else count
+    return count / layout.shared_by if layout.sharding >= since else count

@@ -33,7 +33,7 @@ def _balance(question: Question, option: Option) -> Iterator[Quantity]:
 
 def _batches(question: Question, option: Option) -> Iterator[Quantity]:
     cluster, training, layout = question.cluster, question.training, option.layout
-    ranks = layout.data * layout.context
+    ranks = layout.shared_by
     if ranks > 1:
         reach = reach_of(cluster, ranks, layout.tensor)
         fp8 = training.fp8 and cluster.gpu.fp8

@@ -168,14 +168,18 @@ def layouts(question: Question) -> Iterator[Layout]:
             if question.training.batch % (data * micro_batch):
                 continue
             base = Layout(tensor, pipeline, context, expert, data, micro_batch, recompute=recompute)
-            yield from _variants(base, model)
+            yield from _variants(base, model, question.cluster.domain // tensor)
 
 
-def _variants(base: Layout, model: Model) -> Iterator[Layout]:
-    """Of one set of degrees: how state is sharded where there is no pipeline, and the pipeline's schedules."""
+def _variants(base: Layout, model: Model, near: int) -> Iterator[Layout]:
+    """Of one set of degrees: how state is sharded where there is no pipeline, over all replicas or those that are
+    `near`, and the pipeline's schedules.
+    """
     if base.pipeline == 1:
         for sharding in (Sharding.OPTIMIZER, Sharding.PARAMETERS):
             yield msgspec.structs.replace(base, sharding=sharding)
+        if 1 < near < base.shared_by and base.shared_by % near == 0:
+            yield msgspec.structs.replace(base, sharding=Sharding.PARAMETERS, shards=near)
         return
     yield base
     yield msgspec.structs.replace(base, schedule=Schedule.ZERO_BUBBLE)

@@ -21,7 +21,7 @@ import yaml
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.planned import PLAN_ANNOTATION, carried
 from holdfast.api.policy import Expects
-from holdfast.planner.bounds import positive
+from holdfast.planner.bounds import not_negative, positive
 from holdfast.planner.cluster import Cluster
 from holdfast.planner.gpu import gpu_of
 from holdfast.planner.hfconfig import read_config
@@ -71,7 +71,7 @@ def layout_of(sections: Mapping[str, Mapping[str, object]]) -> Layout | None:
         return None
     layout = _part("layout", sections["layout"], Layout)
     degrees = ("tensor", "pipeline", "context", "expert", "data", "micro_batch", "chunks")
-    if wrong := list(positive(layout, "layout", degrees)):
+    if wrong := [*positive(layout, "layout", degrees), *not_negative(layout, "layout", ("shards",))]:
         raise InvalidInput(*wrong)
     return layout
 

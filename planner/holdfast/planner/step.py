@@ -248,13 +248,17 @@ def _pipeline_s(run: Run) -> float:
 
 
 def _data_s(model: Model, layout: Layout, cluster: Cluster, count: int) -> float:
-    """Gradients of a step, reduced over the replicas, in 16 bits. FSDP scatters them to where they are kept; a
-    pipeline that keeps them so does for each micro-batch, and gathers the weights once.
+    """Gradients of a step, reduced over the replicas, in 16 bits. FSDP scatters them to where they are kept, and
+    groups that share parameters each for themselves reduce their shares; a pipeline that keeps them so does for
+    each micro-batch, and gathers the weights once.
     """
     reach = reach_of(cluster, layout.data * layout.context, layout.tensor)
     bytes_ = 2.0 * gpu_parameters(model, layout)
     if layout.sharding is Sharding.PARAMETERS:
-        return gather_s(bytes_, reach)
+        shards = layout.shared_by
+        scattered = gather_s(bytes_, reach_of(cluster, shards, layout.tensor))
+        beyond = reach_of(cluster, layout.data * layout.context // shards, layout.tensor * shards)
+        return scattered + reduce_s(bytes_ / shards, beyond)
     if layout.sharding is Sharding.GRADIENTS:
         return (count + 1) * gather_s(bytes_, reach)
     return reduce_s(bytes_, reach)
@@ -264,7 +268,7 @@ def _gathered_s(model: Model, layout: Layout, cluster: Cluster, count: int) -> f
     """FSDP: the parameters, gathered forward and again backward; with the gradients three times them in a step."""
     if layout.sharding is not Sharding.PARAMETERS:
         return 0.0
-    reach = reach_of(cluster, layout.data * layout.context, layout.tensor)
+    reach = reach_of(cluster, layout.shared_by, layout.tensor)
     return 2.0 * count * gather_s(2.0 * gpu_parameters(model, layout), reach)
 
 
@@ -281,6 +285,6 @@ def _optimizer_s(run: Run, reached: Efficiency) -> float:
     model, layout, cluster, training = run
     count = gpu_parameters(model, layout)
     if layout.sharding >= Sharding.OPTIMIZER:
-        count /= layout.data * layout.context
+        count /= layout.shared_by
     moved = count * (2.0 * training.optimizer_bytes + training.gradient_bytes + 2.0)
     return moved / (cluster.gpu.memory_rate * reached.memory)

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from holdfast.planner.fleetrate import Failures
 from holdfast.planner.layout import Layout
 from holdfast.planner.memory import memory_of
 from holdfast.planner.plan import Question, plan
@@ -17,14 +18,6 @@ replace = msgspec.structs.replace
 NOISE: Final = 0.05
 """A figure that differs by less is as it was assumed."""
 MATMUL_LEAST, MATMUL_MOST = 0.01, 1.0
-
-
-class Failures(msgspec.Struct, frozen=True):
-    """For 1,000 node-days; with 95 % confidence the true rate is from `low` to `high`."""
-
-    rate: float
-    low: float
-    high: float
 
 
 class Truth(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,6 +157,7 @@ def _failed(question: Question, layout: Layout, found: Failures) -> Compared:
     """Wrong only where chance does not explain it."""
     assumed = question.reliability.rate
     only = with_measured(question, layout, Truth(failures=found))
+    kinds = f"; most {', '.join(f'{kind} {rate:.3g}' for kind, rate in found.kinds)}" if found.kinds else ""
     return Compared(
         name="failures for 1,000 node-days",
         unit="",
@@ -171,7 +165,7 @@ def _failed(question: Question, layout: Layout, found: Failures) -> Compared:
         measured=found.rate,
         is_wrong=not found.low <= assumed <= found.high,
         is_worse=found.low > assumed,
-        becomes=f"95 % from {found.low:.3g} to {found.high:.3g}; {_reliable(question, only)}",
+        becomes=f"95 % from {found.low:.3g} to {found.high:.3g}{kinds}; {_reliable(question, only)}",
     )
 
 

@@ -98,10 +98,10 @@ class Recorded(msgspec.Struct, frozen=True):
 
     def scenario(self, policy: Policy) -> Scenario:
         """The same faults under a policy. Its size and spares are the policy's; the script is the run's, and keeps
-        snapshots in memory only if it did.
+        snapshots in memory only if it did. Nobody suspends it, and no queue holds it back.
         """
-        if not self.snapshots:
-            policy = msgspec.structs.replace(policy, memory=None)
+        memory = policy.memory if self.snapshots else None
+        policy = msgspec.structs.replace(policy, memory=memory, suspend=False, admitted=None)
         fleet = Fleet(
             nodes=policy.nodes_max,
             gpus_per_node=policy.processes_per_node,

@@ -73,9 +73,8 @@ def test_a_killed_worker_and_a_lost_node_are_healed(tmp_path: Path) -> None:
     replayed = holdfast("replay", "--state-dir", state)
     assert replayed.returncode == 0, replayed.stdout
     # Lived through again in virtual time, as it was and under a policy of its own.
-    lived = holdfast(
-        "simulate", "--journal", state, "--policy", job, "--seeds", "2", "--workers", "1", "-o", "json"
-    )
+    words = ("--policy", job, "--seeds", "2", "--workers", "1", "-o", "json")
+    lived = holdfast("simulate", "--journal", state, *words)
     assert lived.returncode == 0, lived.stderr
     found = json.loads(lived.stdout)
     assert (found["job"], found["happenings"], found["says"]) == ("default/toy", 2, "noise")

@@ -9,7 +9,7 @@ from typing import Any
 from embeddedrun import holdfast, job_file
 
 SCRIPT = Path(__file__).parents[3] / "examples/replicas/train.py"
-STEPS = 60
+STEPS = 100
 
 
 def trace(folder: Path) -> list[list[dict[str, Any]]]:

@@ -14,7 +14,7 @@ from patience import patient
 from test_warm_parent import Parent, log, start_parent, write
 
 from holdfast.agent.launch.forking import Ready
-from holdfast.agent.launch.importlog import log_file, names_in
+from holdfast.agent.launch.importlog import log_file, names_in, variables_in
 from holdfast.agent.launch.preload import PreloadList, leave_what_killed, read_list, stamp_of, write_list
 from holdfast.api.control import RUN_DIRECTORY_VARIABLE
 
@@ -26,6 +26,8 @@ PACKAGES = {
     "optional": "try:\n    import not_there\nexcept ImportError:\n    pass\n",
     "speaks": "import sys\nprint('imported')\nOUT, ARGUMENTS = sys.stdout, list(sys.argv)\n",
     "reads_rank": "import os\nos.environ['READS_RANK'] = 'yes'\nRANK = int(os.environ.get('LOCAL_RANK', 0))\n",
+    "reads_home": "import os\nHOME = os.getenv('HOME_OF_IT', 'usual')\n",
+    "sets_home": "import os\nif 'HOME_OF_IT' not in os.environ:\n    os.environ['HOME_OF_IT'] = 'own'\n",
     "threads": "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n",
     "device": "DEVICE = open('/dev/dri/card0')\n",
     "connects": "import socket\nHELD = socket.socket()\n",
@@ -47,7 +49,7 @@ from holdfast.agent.launch import importtrial
 importtrial._DEVICES = re.compile(re.escape(sys.argv[1]) + "/dev/")
 for unit in sys.argv[2:]:
     if os.fork() == 0:
-        trial = importtrial.ImportTrial(Path(sys.argv[1]) / f"{unit}.json", limit_s=0.2)
+        trial = importtrial.ImportTrial(Path(sys.argv[1]) / f"{unit}.json", 0.2, frozenset({"HOME_OF_IT"}))
         found = trial.run({unit: (unit,)})
         print(unit, found and found[1].replace(sys.argv[1], ""), trial.loaded, sep=": ", flush=True)
         os.system("kill $(cat /proc/$PPID/task/$PPID/children) 2> /dev/null")
@@ -103,6 +105,8 @@ def test_what_a_forked_worker_must_not_inherit_is_found_out_by_a_trial(place: Pa
         "imported",
         "speaks: None: 1",
         "reads_rank: its import reads LOCAL_RANK: 1",
+        "reads_home: its import reads HOME_OF_IT, which the script sets before: 1",
+        "sets_home: None: 1",
         "threads: it leaves 1 threads running: 1",
         "device: it opens /dev/card0: 1",
         "connects: it opens a connection: 1",
@@ -172,9 +176,11 @@ def test_a_worker_writes_what_it_imports_and_not_what_it_only_asks_for(parent: P
     asks = f"{closes}import importlib.util\nimportlib.util.find_spec('tarfile')\nimport other\n"
     (tmp_path / "beside.py").write_text(asks)
     (tmp_path / "other.py").touch()
-    script = write(tmp_path, "import beside, os\nos.kill(os.getpid(), 9)\n")
+    sets = "os.environ['HF_HOME'] = '/data'\ndel os.environ['RANK']\n"
+    script = write(tmp_path, f"import os\n{sets}import beside\nos.kill(os.getpid(), 9)\n")
     variables = {RUN_DIRECTORY_VARIABLE: str(tmp_path), **RANKED}
     forked = parent.fork(tmp_path, script, learns=True, **variables)
     parent.hear()
     assert names_in(log_file(tmp_path, forked.pid)) == ("beside", "other")
+    assert variables_in(log_file(tmp_path, forked.pid)) == ("HF_HOME", "RANK")
     assert [path.name for path in tmp_path.glob("mine-*") if path.read_text()] == []

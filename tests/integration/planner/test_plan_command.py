@@ -90,6 +90,24 @@ def test_the_job_of_the_best_option_is_written_once(
     assert not (tmp_path / "Not_A_Name.yaml").exists()
 
 
+def test_failures_are_those_of_a_fleet_that_tells_its_own(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = tmp_path / "fleet.json"
+    fleet.write_text(
+        '{"at": 1.0, "all": {"group": "all", "failures": 9, "gpu_hours": 1e5, "per_1000_gpu_hours": 0.09, '
+        '"low": 0.04, "high": 0.17}}'
+    )
+    assert answer(["plan", str(file), "--fleet", str(fleet), "-o", "json"]) == 0
+    # 0.09 for 1,000 GPU-hours, of 64 GPUs, for a day.
+    assert json.loads(capsys.readouterr().out)["failures_a_day"] == pytest.approx(0.09 / 1000 * 64 * 24)
+    for wrong in ("{}", '{"at": 1.0}', '{"at": 1.0, "all": {"group": "all", "failures": 0, "gpu_hours": 1e5}}'):
+        fleet.write_text(wrong)
+        assert answer(["plan", str(file), "--fleet", str(fleet)]) == 2
+        assert "--fleet" in capsys.readouterr().err
+    assert answer(["plan", str(file), "--fleet", str(tmp_path / "gone")]) == 2
+
+
 def test_a_model_that_fits_nowhere_ends_with_one_and_the_reasons(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

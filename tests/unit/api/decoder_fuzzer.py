@@ -50,6 +50,7 @@ from holdfast.api.drill import Drill
 from holdfast.api.errors import Damaged, InvalidInput, InvalidSpec, Malformed, Unavailable
 from holdfast.api.event import Event, JobSubmitted, MemberJoined
 from holdfast.api.feed import FeedHello, JobGone, PlacesTold, Pulse, Told, Whoami
+from holdfast.api.fleet import FleetReport, Rate
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import (
     Forecast,
@@ -61,6 +62,7 @@ from holdfast.api.intervention import (
 from holdfast.api.ledger import Entry, LedgerReport, Row
 from holdfast.api.membership import CheckpointCommitted, FromLauncher, Join, Restored, ToLauncher, WorkerExited
 from holdfast.api.plan import FromOperator, NodeObserved, NodeState, OperatorHello, Plan, ToOperator
+from holdfast.api.planned import PLAN_ANNOTATION, expects_of
 from holdfast.api.policy import Policy, ReportingPolicy
 from holdfast.api.rankrecord import Phase
 from holdfast.api.rehearsal import Kind, Look, Rehearsal, Seen
@@ -151,6 +153,10 @@ def _read_grants(body: bytes) -> object:
 
 def _read_cordon(body: bytes) -> object:
     return read_cordoned_by(body.decode("utf-8", "replace"))
+
+
+def _read_carried(body: bytes) -> object:
+    return expects_of({PLAN_ANNOTATION: body.decode("utf-8", "replace")})
 
 
 def _read_deletions(body: bytes) -> object:
@@ -319,6 +325,10 @@ TARGETS: Mapping[str, Target] = {
     "ranks' status": _written(tuple[RankStatus, ...]),
     "line of the journal": _packed(Journaled),
     "snapshot of a job": _packed(Snapshot),
+    "fleet": _written(FleetReport, FleetReport(1.0, all=Rate("all", 3, 4000.0, 0.75, 0.155, 2.19))),
+    "carried plan": Target(
+        _read_carried, (InvalidInput,), (b"model: {layers: 2}\nexpects: {stepSeconds: 2.5, memoryRate: 2.0e+12}",)
+    ),
     "console's series": Target(read_figures, (Unavailable,), (_SERIES,), figures._Told),
     "kept series": Target(
         lambda body: kept_in(body, "a/b"), (Malformed,), (b'{"a/b": ' + _SERIES + b"}",), dict[str, msgspec.Raw]

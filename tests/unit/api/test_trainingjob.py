@@ -242,7 +242,7 @@ BAD_SPECS: list[tuple[dict[str, Any], str]] = [
     (
         {"nodes": {"min": 6, "max": 6}, "parallelism": {"tensor": 2, "replicaGroupNodes": 3}},
         "spec.parallelism.replicaGroupNodes: 3 is not accepted; write a number of nodes that holds whole models "
-        "of 2 ranks (tensor x pipeline)",
+        "of 2 ranks (tensor x context x pipeline)",
     ),
     (
         {

@@ -20,6 +20,7 @@ from holdfast.api.event import (
     MemberEntered,
     MemberJoined,
     MemberLeft,
+    MemberReady,
     MembersEntered,
     MemberTested,
     NodeChanged,
@@ -58,6 +59,7 @@ class Chance:
             "spares": self.draw.randint(0, 2),
             "preflight": self.draw.choice([None, *TestLevel]),
             "straggler": StragglerPolicy(action=self.draw.choice(list(SlowAction))),
+            "replica_nodes": seed % 4 if seed % 4 < 3 else 0,
         }
 
     def event(self, state: JobState, now: float) -> Event:
@@ -93,6 +95,7 @@ class Chance:
             [
                 MemberEntered(self.node(), number, self.draw.random() < 0.9),
                 MembersEntered(tuple(MemberEntered(self.node(), number, reentrant=True) for _ in range(3))),
+                *(MemberReady(self.node(), epoch) for epoch in state.forming),
                 RestoreReported(number, self.draw.choice([None, 0, 40, 60])),
                 RoundProgressed(number, step),
                 CheckpointRecorded(number, step, "/ckpt", self.draw.choice([None, state.save_count])),

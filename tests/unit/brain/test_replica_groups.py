@@ -233,3 +233,11 @@ def test_a_group_that_is_ready_does_not_wait_for_another_that_backs_off() -> Non
     assert trained(story) == [(2, True), (3, True)]
     story.run_on(54).wait(11)
     assert trained(story) == [(2, True), (3, True), (7, False)]
+
+
+def test_a_fault_right_after_a_restart_of_the_watchdog_waits_until_all_are_heard_of() -> None:
+    story = groups(2).restart_watchdog()
+    story.join(1, 2, 4, held=2).die(4, cause="exit code 1")
+    assert trained(story) == [(2, True), (2, True)]
+    story.join(3, held=2)
+    assert trained(story) == [(2, True), (3, False)]

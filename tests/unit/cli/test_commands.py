@@ -104,7 +104,7 @@ OPTIONS = {
     ],
     "plan": [
         *("--model", "--gpu", "--gpus", "--price", "--sequence", "--batch", "--tokens"),
-        *("--layout", "--top", "--explain", "--write", "-o", "--output"),
+        *("--fleet", "--layout", "--top", "--explain", "--write", "-o", "--output"),
     ],
     "simulate": [
         *("--preset", "--presets", "--nodes", "--spares", "--days", "--price", "--set", "--seeds", "--first-seed"),

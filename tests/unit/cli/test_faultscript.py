@@ -25,6 +25,7 @@ from holdfast.api.event import (
     MemberFinished,
     MemberJoined,
     MemberLeft,
+    MemberReady,
     MembersEntered,
     MemberTested,
     MemberWarmed,
@@ -282,6 +283,7 @@ ORDINARY = {
     ),
     *(StorageListed, RunRecorded, RoundProgressed, RoundBegan, InterventionRequested, ClockTicked, PodChanged),
     FleetReviewed,  # takes weeks of many jobs
+    MemberReady,  # follows a fault in a job with replica groups
 }
 
 

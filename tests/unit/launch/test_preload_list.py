@@ -78,6 +78,16 @@ def test_libraries_start_no_threads_in_a_parent_and_keep_what_else_they_were_tol
     }
 
 
+def test_what_the_script_sets_is_kept_for_the_next_parent_and_makes_none_by_itself(tmp_path: Path) -> None:
+    first = learned(tmp_path, "learned")
+    assert first.learn(("pytest",), ("HF_HOME",))
+    first.leave(first.wanted)
+    assert not first.learn(("pytest",), ("HF_HOME", "SET_LATER"))
+    assert first.wanted.proven
+    assert first.wanted.changed == ("HF_HOME", "SET_LATER")
+    assert learned(tmp_path, "learned").wanted == first.wanted
+
+
 def test_a_list_is_proven_once_a_parent_has_worked_through_its_packages(tmp_path: Path) -> None:
     first = learned(tmp_path, "learned")
     first.learn(("pytest",))
@@ -150,9 +160,9 @@ def test_what_an_import_changed_is_changed_in_a_worker_that_starts_from_the_same
 
 
 def test_a_log_is_read_once_its_worker_trains_and_imports_nothing_more(tmp_path: Path) -> None:
-    told: list[tuple[str, ...]] = []
-    logs = ImportLogs(tmp_path, lambda names: told.append(tuple(names)))
-    log_file(tmp_path, 7).write_text("a\na.b\n../x\na\n")
+    told: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+    logs = ImportLogs(tmp_path, lambda names, changed: told.append((tuple(names), tuple(changed))))
+    log_file(tmp_path, 7).write_text("a\nHF_HOME=\na.b\n../x\na\n=\n")
     logs.watch(7)
     for _ in range(10):
         logs.look()
@@ -160,9 +170,9 @@ def test_a_log_is_read_once_its_worker_trains_and_imports_nothing_more(tmp_path:
     logs.trains(7)
     for _ in range(10):
         logs.look()
-    assert told == [("a", "a.b")], "once"
+    assert told == [(("a", "a.b"), ("HF_HOME",))], "once"
     logs.ended(7)
-    assert told == [("a", "a.b")] * 2, "and at its end"
+    assert told == [(("a", "a.b"), ("HF_HOME",))] * 2, "and at its end"
     assert names_in(log_file(tmp_path, 7)) == ()
 
 

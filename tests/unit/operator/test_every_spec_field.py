@@ -55,6 +55,7 @@ CHANGED: Mapping[str, Any] = {
     "parallelism.tensor": 2,
     "parallelism.context": 2,
     "parallelism.pipeline": 2,
+    "parallelism.replicaGroupNodes": 2,
     "startup.preflight": "full",
     "startup.timeout": "20m",
     "startup.links.flow": "3s",

@@ -23,6 +23,7 @@ from holdfast.planner.step import (
 A100, A100_40, H100, H800 = (GPUS[name] for name in ("A100-80GB", "A100-40GB", "H100-80GB", "H800-80GB"))
 MEGATRON = "https://arxiv.org/abs/2104.04473 (table 1)"
 MT_NLG = "https://arxiv.org/abs/2201.11990 (section 2.4)"
+MEGASCALE = "https://arxiv.org/abs/2402.15627 (section 6.1)"
 LLAMA3 = "https://arxiv.org/abs/2407.21783 (table 4)"
 BLOOM = "https://arxiv.org/abs/2211.05100 (section 3.4)"
 NEOX = "https://arxiv.org/abs/2204.06745 (section 4)"
@@ -386,4 +387,36 @@ def held() -> Iterator[Held]:
 
 
 HELD = tuple(held())
-PUBLISHED = (*megatron(), *mt_nlg(), *llama3(), *alone(), *mpt(), *nemo())
+
+
+def megascale() -> Iterator[Published]:
+    """175 billion parameters on 12,288 Ampere GPUs, with fused attention and overlapping tensor parallelism; what
+    matmuls reach is Megatron's.
+    """
+    layout = Layout(
+        tensor=8,
+        pipeline=8,
+        data=192,
+        chunks=6,
+        schedule=Schedule.INTERLEAVED,
+        recompute=Recompute.NONE,
+        overlap_tensor=True,
+    )
+    yield Published(
+        "MegaScale 175B on 12288 GPUs",
+        Run(
+            gpt("175B", 96, 12288, 128, vocab=64000),
+            layout,
+            Cluster(A100, 12288, network=25e9),
+            Training(sequence=2048, batch=6144),
+        ),
+        0.552,
+        "causal MFU",
+        MEGASCALE,
+        0.65,
+        "Megatron 39.1B",
+        0.05,
+    )
+
+
+PUBLISHED = (*megatron(), *mt_nlg(), *megascale(), *llama3(), *alone(), *mpt(), *nemo())

@@ -128,6 +128,22 @@ def test_fsdp_moves_three_times_the_parameters_and_hides_them_behind_enough_toke
     assert part(Run(LLAMA_8B, bare, slow, small), shows) == pytest.approx(moved, rel=0.01)
 
 
+def test_groups_that_share_parameters_gather_near_and_reduce_far() -> None:
+    slow, small = Cluster(H100, 64, network=2e9), Training(sequence=512, batch=64)
+    whole = Layout(data=64, sharding=Sharding.PARAMETERS, micro_batch=1, overlap=False)
+    near = replace(whole, shards=8)
+    shows = "data-parallel exchange that shows"
+    bytes_ = 2.0 * LLAMA_8B.parameters
+    expected = 3 * gather_s(bytes_, reach_of(slow, 8, 1)) + reduce_s(bytes_ / 8, reach_of(slow, 8, 8))
+    assert part(Run(LLAMA_8B, near, slow, small), shows) == pytest.approx(expected, rel=0.01)
+    assert part(Run(LLAMA_8B, near, slow, small), shows) < part(Run(LLAMA_8B, whole, slow, small), shows)
+    kept = [memory_of(LLAMA_8B, each, small).of[2].value for each in (whole, near)]
+    assert kept[1] == pytest.approx(8 * kept[0])
+    found = plan(Question(LLAMA_8B, slow, TRAINING), {"tensor": 1, "pipeline": 1, "context": 1})
+    assert "FSDP in groups of 8" in str(found.options[0].layout)
+    assert [each.because for each in misfits(replace(near, shards=7), LLAMA_8B, slow, small)] == ["sharding"]
+
+
 def test_recomputing_takes_a_third_more_and_keeps_less() -> None:
     none, full = (Layout(data=64, recompute=each) for each in (Recompute.NONE, Recompute.FULL))
     more = part(run_of(full), "matmuls") / part(run_of(none), "matmuls")

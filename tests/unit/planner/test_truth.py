@@ -6,11 +6,13 @@ import pytest
 from msgspec.structs import replace
 from test_plans import H100, LLAMA_8B, TRAINING
 
+from holdfast.api.fleet import FleetReport, Rate
 from holdfast.planner.cluster import Cluster
+from holdfast.planner.fleetrate import Failures, failures_of
 from holdfast.planner.layout import Layout, Recompute, Sharding
 from holdfast.planner.plan import Question
 from holdfast.planner.step import Run, step_time
-from holdfast.planner.truth import Compared, Failures, Truth, best_now, compare, with_measured
+from holdfast.planner.truth import Compared, Truth, best_now, compare, with_measured
 
 QUESTION = Question(LLAMA_8B, Cluster(H100, 64), TRAINING)
 LAYOUT = Layout(tensor=2, data=32, sharding=Sharding.PARAMETERS, recompute=Recompute.FULL)
@@ -59,6 +61,20 @@ def test_failures_are_wrong_only_where_chance_does_not_explain_them() -> None:
     assert "spares in place of" in more.becomes
     fewer = told(Truth(failures=Failures(0.1, 0.0, 1.0)))[name]
     assert (fewer.is_wrong, fewer.is_worse) == (True, False)
+
+
+def test_a_fleet_s_rates_are_those_of_its_nodes_with_the_kinds_that_there_are_most_of() -> None:
+    kinds = tuple(
+        Rate(name, count, 1e5, count / 100) for name, count in (("Hang", 2), ("NodeLost", 7), ("Xid", 0))
+    )
+    report = FleetReport(1.0, all=Rate("all", 9, 1e5, 0.09, 0.04, 0.17), tables={"kind": kinds})
+    found = failures_of(report, 8)
+    assert found is not None
+    assert (found.rate, found.low) == (pytest.approx(0.09 * 192), pytest.approx(0.04 * 192))
+    assert [kind for kind, _ in found.kinds] == ["NodeLost", "Hang"], "none of which there was none"
+    assert "most NodeLost 13.4, Hang 3.84" in told(Truth(failures=found))["failures for 1,000 node-days"].becomes
+    assert failures_of(FleetReport(1.0), 8) is None
+    assert failures_of(FleetReport(1.0, all=Rate("all", 0, 0.0)), 8) is None
 
 
 def test_a_step_that_takes_longer_is_explained_by_the_rate_its_matmuls_reach() -> None:

@@ -82,6 +82,14 @@ def test_a_run_that_never_trained_is_refused() -> None:
         recorded(run.replayed())
 
 
+def test_a_run_that_is_suspended_now_is_lived_through_all_the_same() -> None:
+    run = past_run()
+    run.tell(JobSubmitted(msgspec.structs.replace(POLICY, suspend=True, admitted=0)))
+    found = recorded(run.replayed())
+    assert found.policy.is_kept_out
+    assert not found.scenario(found.policy).policy.is_kept_out
+
+
 def test_what_is_not_lived_through_again_is_counted() -> None:
     run = past_run()
     run.enter(500)

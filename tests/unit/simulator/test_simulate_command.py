@@ -228,6 +228,8 @@ def test_what_is_odd_is_refused_by_the_field(
         ("fleet: {rack: 4, tower: 2}", "tower"),
         ("times: {load_s: soon}", "times.load_s"),
         ("job: {spec: {entrypoint: [a], nodes: {min: 9, max: 3}}}", "spec.nodes"),
+        ("job: {spec: {entrypoint: [a], suspend: true}}", "spec.suspend"),
+        ("faults: [two.yaml]", "faults[0]"),
         ("[1, 2]", "FILE"),
         ("days: 1\n---\ndays: 2", "FILE"),
         ("days: [", "line"),
@@ -237,6 +239,7 @@ def test_an_odd_scenario_is_refused_by_the_field(
     text: str, says: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "odd.yaml").write_text(text)
+    (here / "two.yaml").write_text(f"{MINE}\n---\n{MINE}")
     assert answer(["simulate", "odd.yaml", "--workers", "1"]) == 2
     assert says in capsys.readouterr().err
 

@@ -5,7 +5,7 @@ parameter it makes at its first step; where the receiver has not made it yet, it
 """
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -29,12 +29,13 @@ class Stateful(Protocol):
 @dataclass(frozen=True, slots=True)
 class TrainingState:
     """What is copied. `also` is by name, and its states are plain values and tensors, as
-    `torch.load(weights_only=True)` takes them.
+    `torch.load(weights_only=True)` takes them. `more` are further tensors, the same number in all groups.
     """
 
     model: Module
     optimizer: Optimizer
     also: Mapping[str, Stateful]
+    more: Sequence[Tensor] = ()
 
     def send(self, across: Across, to: int) -> None:
         """All of it to the group of that index. Raises what `Across` raises."""
@@ -86,6 +87,7 @@ class TrainingState:
         """What is held here of every tensor of the state, in an order that all groups have."""
         yield from map(_local, self.model.parameters())
         yield from map(_local, self.model.buffers())
+        yield from self.more
         for parameter in self._optimized():
             kept = self.optimizer.state.get(parameter, {})
             yield from (_local(kept[name]) for name in sorted(kept) if isinstance(kept[name], Tensor))

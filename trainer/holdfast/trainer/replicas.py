@@ -12,7 +12,7 @@ Source: per-step membership, a vote for each step, and the state from a peer: ht
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
 from types import TracebackType
 from typing import Final
@@ -28,6 +28,7 @@ from holdfast.api.errors import HoldfastError, InvalidInput, Problem
 from holdfast.trainer import host
 from holdfast.trainer.across import Across
 from holdfast.trainer.group import NotFormed
+from holdfast.trainer.outerstep import OuterState, OuterStep
 from holdfast.trainer.peercopy import Stateful, TrainingState
 from holdfast.trainer.run import Run
 
@@ -72,6 +73,8 @@ class Replicas:
         optimizer: as above. Its parameters are those of `model`.
         also: what else belongs to the state, by name: a schedule, a loader.
         step: the last step that is complete in what the script restored, the same in all groups.
+        outer: groups train by themselves, and average after so many steps how far they came: call `stepped` after
+            `optimizer.step()`. None: they average the gradients of every step.
 
     Raises InvalidInput for a model that trains nothing or a negative step.
     """
@@ -84,6 +87,7 @@ class Replicas:
         optimizer: Optimizer,
         also: Mapping[str, Stateful] | None = None,
         step: int = 0,
+        outer: OuterStep | None = None,
     ) -> None:
         if step < 0:
             raise InvalidInput(Problem("step", step, "give the last step that is complete, 0 for none"))
@@ -91,7 +95,13 @@ class Replicas:
         if not self._trained:
             raise InvalidInput(Problem("model", type(model).__name__, "give a model with parameters that train"))
         self._run, self._stay = run, run.stay
-        self._state = TrainingState(model, optimizer, also or {})
+        every = run.assignment.fingerprint_every
+        if outer is not None and every % outer.every:
+            fix = f"write a multiple of {outer.every}, the steps after which groups are equal, or 0"
+            raise InvalidInput(Problem("faultPolicy.corruption.fingerprintEverySteps", every, fix))
+        self._outer = OuterState(outer, [_held(each) for each in self._trained]) if outer is not None else None
+        more = self._outer.tensors() if self._outer is not None else ()
+        self._state = TrainingState(model, optimizer, also or {}, more)
         self._across: Across | None = None
         self._left: list[Across] = []
         self._sums = torch.zeros(sum(_held(each).numel() for each in self._trained))
@@ -133,7 +143,9 @@ class Replicas:
 
         Raises RoundEnded when the round is over, and what the group's own collectives raise.
         """
-        if self._part.group is None:
+        if self._part.group is None or self._outer is not None:
+            if self._part.group is not None and not self._is_late:
+                self._keep_up()
             self.step += 1
             return True
         if self._is_late:
@@ -141,6 +153,21 @@ class Replicas:
         while not self._attempt(self._reduce):
             pass
         return self._take_average()
+
+    def stepped(self) -> None:
+        """With outer steps: the optimizer has stepped. When an outer one is due, the parameters become what all
+        groups make of them together. Raises what `average` raises.
+        """
+        if self._part.group is None or self._outer is None:
+            return
+        if self._is_late:
+            self._wait_at_the_door()
+        elif self.step % self._outer.wanted.every:
+            return
+        while not self._attempt(self._reduce):
+            pass
+        for place, mean in self._means():
+            self._outer.step(place, mean)
 
     def __enter__(self) -> "Replicas":
         return self
@@ -206,6 +233,12 @@ class Replicas:
         if self._across is not None and self._across.round != part.round:
             self._leave()
 
+    def _keep_up(self) -> None:
+        """Between outer steps: into a newer round as soon as a rank of this group knows of it."""
+        (most,) = self._vote(-self._stay.newest.round)
+        if -most > self._part.round:
+            self._move()
+
     def _leave(self) -> None:
         assert self._across is not None
         self._across.close()
@@ -249,9 +282,10 @@ class Replicas:
         step, at = self.step if self._came_to is None else self._came_to, 0
         gives = self._came_to is None and not self._is_done
         for place, each in enumerate(self._trained):
-            grad, size = each.grad if gives else None, _held(each).numel()
+            size = _held(each).numel()
+            grad = self._given(place) if gives else None
             part = self._sums[at : at + size]
-            part.zero_() if grad is None else part.copy_(_held(grad).reshape(-1))
+            part.zero_() if grad is None else part.copy_(grad.reshape(-1))
             self._counts[place] = grad is not None
             at += size
         self._counts[_GAVE], self._counts[_DONE] = gives, self._is_done
@@ -261,19 +295,32 @@ class Replicas:
             raise RuntimeError(f"replica groups are at different steps, this one after step {step}")
         across.sum(self._sums)
 
-    def _take_average(self) -> bool:
-        """Put the mean in place of the gradients; False when no group gave any."""
+    def _given(self, place: int) -> Tensor | None:
+        """What this rank has to give of a parameter."""
+        if self._outer is not None:
+            return self._outer.change(place)
+        grad = self._trained[place].grad
+        return None if grad is None else _held(grad)
+
+    def _means(self) -> Iterator[tuple[int, Tensor]]:
+        """By place, the mean of what was given of each parameter; of one that nobody gave there is none."""
         gave, at = int(self._counts[_GAVE]), 0
-        if not gave:
-            return False
         for place, each in enumerate(self._trained):
             size = _held(each).numel()
             if int(self._counts[place]):
-                if each.grad is None:
-                    each.grad = torch.zeros_like(each)
-                held = _held(each.grad)
-                held.copy_((self._sums[at : at + size] / gave).reshape(held.shape))
+                yield place, self._sums[at : at + size] / gave
             at += size
+
+    def _take_average(self) -> bool:
+        """Put the mean in place of the gradients; False when no group gave any."""
+        if not int(self._counts[_GAVE]):
+            return False
+        for place, mean in self._means():
+            each = self._trained[place]
+            if each.grad is None:
+                each.grad = torch.zeros_like(each)
+            held = _held(each.grad)
+            held.copy_(mean.reshape(held.shape))
         self.step += 1
         return True
 

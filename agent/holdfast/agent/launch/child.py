@@ -78,9 +78,8 @@ def become_worker(request: Fork, *, parent: int, warm: bool, changes: Mapping[st
         write_stacks_when_asked(request.env)
         if request.learns:
             with contextlib.suppress(OSError):  # it is not learned from, and works all the same
-                sys.meta_path.insert(
-                    0, ImportLog(log_file(Path(request.env[RUN_DIRECTORY_VARIABLE]), os.getpid()))
-                )
+                log = log_file(Path(request.env[RUN_DIRECTORY_VARIABLE]), os.getpid())
+                sys.meta_path.insert(0, ImportLog(log, os.environ))
         ended_with = _run_main(request)
         # As an interpreter ends: threads are waited for, then exit functions run.
         threading._shutdown()  # type: ignore[attr-defined]

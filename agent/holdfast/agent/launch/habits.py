@@ -68,6 +68,6 @@ class ScriptHabits:
         self._logs.look()
         self._spawns.look()
 
-    def _learn(self, names: Iterable[str]) -> None:
-        if self._imports.learn(names):
+    def _learn(self, names: Iterable[str], changed: Iterable[str]) -> None:
+        if self._imports.learn(names, changed):
             self._season(self._imports.wanted)

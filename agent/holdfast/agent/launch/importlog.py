@@ -1,7 +1,8 @@
 """What a worker's script imports: written by the worker as it happens, read by its launcher.
 
 The log is a file in the node's run directory, one module's name a line in the order of their first import, so that
-a worker that is killed leaves it too. It says what a warm parent may import before the next worker needs it.
+a worker that is killed leaves it too. It says what a warm parent may import before the next worker needs it. A
+line `NAME=` is a variable of the environment that was changed by then: an import that reads it is for no parent.
 """
 
 import contextlib
@@ -10,7 +11,7 @@ import importlib.machinery
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -36,11 +37,13 @@ def log_file(run_dir: Path, pid: int) -> Path:
 class ImportLog(importlib.abc.MetaPathFinder):
     """Finds nothing, and writes the name of each module that is about to be loaded in this process."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises OSError when the file cannot be made."""
+    def __init__(self, path: Path, environment: Mapping[str, str]) -> None:
+        """`environment` is the one that the worker began with. Raises OSError when the file cannot be made."""
         os.close(os.open(path, _APPENDS, 0o644))
         self._path = str(path)
         self._pid = os.getpid()
+        self._began_with = dict(environment)
+        self._told: set[str] = set()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -51,21 +54,40 @@ class ImportLog(importlib.abc.MetaPathFinder):
             with contextlib.suppress(OSError):
                 descriptor = os.open(self._path, _APPENDS, 0o644)
                 try:
-                    os.write(descriptor, f"{fullname}\n".encode())
+                    os.write(descriptor, "".join((*self._changes(), f"{fullname}\n")).encode())
                 finally:
                     os.close(descriptor)
         return None
 
+    def _changes(self) -> Iterator[str]:
+        """A line for each variable that is another one than at the beginning and was not told of yet."""
+        now, before = dict(os.environ), self._began_with
+        if now == before:
+            return
+        for name in sorted(now.keys() | before.keys()):
+            if now.get(name) != before.get(name) and name not in self._told:
+                self._told.add(name)
+                yield f"{name}=\n"
+
 
 def names_in(path: Path) -> tuple[str, ...]:
-    """What a log tells of; nothing when there is none. What is no module's name is left out."""
+    """The modules that a log tells of; none when there is no log. What is no module's name is left out."""
+    return tuple(dict.fromkeys(name for name in _lines(path) if NAME.fullmatch(name)))
+
+
+def variables_in(path: Path) -> tuple[str, ...]:
+    """The variables of the environment that were changed before an import."""
+    names = (line[:-1] for line in _lines(path) if line.endswith("="))
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _lines(path: Path) -> Iterator[str]:
     try:
         with path.open("rb") as file:
             text = file.read(_BYTES_MAX).decode("utf-8", "replace")
     except OSError:
-        return ()
-    lines = text.splitlines()[:NAMES_MAX]
-    return tuple(dict.fromkeys(name for name in lines if len(name) <= NAME_LENGTH_MAX and NAME.fullmatch(name)))
+        return
+    yield from (line for line in text.splitlines()[:NAMES_MAX] if len(line) <= NAME_LENGTH_MAX)
 
 
 @dataclass(slots=True)
@@ -79,7 +101,8 @@ class _Watched:
 class ImportLogs:
     """Reads the logs of workers: when one trains and imports nothing more for a while, and when it has ended."""
 
-    def __init__(self, run_dir: Path, on_learned: Callable[[Iterable[str]], None]) -> None:
+    def __init__(self, run_dir: Path, on_learned: Callable[[Iterable[str], Iterable[str]], None]) -> None:
+        """`on_learned` is told the modules, and the variables that were changed before one of them."""
         self._run_dir = run_dir
         self._on_learned = on_learned
         self._watched: dict[int, _Watched] = {}
@@ -106,11 +129,11 @@ class ImportLogs:
             watched.size = size
             if watched.quiet == _QUIET_LOOKS:
                 watched.quiet += 1
-                self._on_learned(names_in(watched.path))
+                self._on_learned(names_in(watched.path), variables_in(watched.path))
 
     def ended(self, pid: int) -> None:
         """The worker is gone: what it imported last is learned, and its log removed."""
         if (watched := self._watched.pop(pid, None)) is not None:
             if names := names_in(watched.path):
-                self._on_learned(names)
+                self._on_learned(names, variables_in(watched.path))
             watched.path.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ only the worker knows. So a package is not for a warm parent when its import
 - leaves a thread running, or another process: neither is in the fork, and a lock they hold stays locked for ever;
 - opens a device or a socket: a CUDA context does not survive a fork, and a connection would be shared by all;
 - reads what is different in each worker (`RANK` and its like): all of them would have one answer;
+- reads what the script sets before it imports (`HF_HOME` and its like): it would have the answer of before;
 - changes a signal handler or the working directory, which the worker sets back;
 - takes too long, or breaks.
 
@@ -94,18 +95,19 @@ def _of_each_worker() -> frozenset[str]:
 
 
 class _Told(os._Environ):  # type: ignore[type-arg]
-    """The environment, which remembers which variables that differ between workers were asked for."""
+    """The environment, which remembers which of some variables were asked for."""
 
+    of_interest: ClassVar[frozenset[str]] = frozenset()
     asked: ClassVar[set[str]] = set()
 
     def __getitem__(self, name: str) -> str:
-        if name in OF_EACH_WORKER:
+        if name in _Told.of_interest:
             _Told.asked.add(name)
         value: str = super().__getitem__(name)
         return value
 
     def __contains__(self, name: object) -> bool:
-        if name in OF_EACH_WORKER:
+        if name in _Told.of_interest:
             _Told.asked.add(str(name))
         return super().__contains__(name)
 
@@ -114,10 +116,10 @@ OF_EACH_WORKER: Final = _of_each_worker()
 
 
 @contextmanager
-def asked_of_each_worker() -> Iterator[set[str]]:
-    """The variables of `OF_EACH_WORKER` that the block's Python code asks the environment for."""
+def asked_for(variables: frozenset[str]) -> Iterator[set[str]]:
+    """Those of these variables that the block's Python code asks the environment for."""
     before = os.environ.__class__
-    _Told.asked = set()
+    _Told.asked, _Told.of_interest = set(), variables
     os.environ.__class__ = _Told
     try:
         yield _Told.asked
@@ -127,12 +129,16 @@ def asked_of_each_worker() -> Iterator[set[str]]:
 
 @dataclass(slots=True)
 class ImportTrial:
-    """Imports unit after unit. `loaded` counts modules, `ignored` are units that are not there or the user's."""
+    """Imports unit after unit. `changed` are variables that the script sets before it imports. `loaded` counts
+    modules, `ignored` are units that are not there or the user's.
+    """
 
     path: Path
     limit_s: float
+    changed: frozenset[str] = frozenset()
     loaded: int = 0
     ignored: list[str] = field(default_factory=list)
+    _began_with: dict[str, str] = field(default_factory=dict)
 
     def run(self, units: dict[str, tuple[str, ...]]) -> tuple[str, str] | None:
         """Import them all. Returns the first unit that this process must not hold, and why; it is to start anew.
@@ -140,6 +146,7 @@ class ImportTrial:
         Raises OSError when what is tried cannot be written down.
         """
         before = Surroundings.now()
+        self._began_with = dict(os.environ)
         for unit, names in units.items():
             if not is_installed(unit):
                 self.ignored.append(unit)
@@ -160,7 +167,7 @@ class ImportTrial:
         A module that is not there was not there for the script either, which asked for it and went on.
         """
         try:
-            with _limited(self.limit_s), asked_of_each_worker() as asked:
+            with _limited(self.limit_s), asked_for(OF_EACH_WORKER | self.changed) as asked:
                 for name in names:
                     with contextlib.suppress(ImportError):
                         importlib.import_module(name)
@@ -169,7 +176,11 @@ class ImportTrial:
             return f"its import takes more than {self.limit_s:g} s"
         except BaseException as error:  # a package may even try to end the process
             return f"its import fails: {error!r}"
-        return f"its import reads {', '.join(sorted(asked))}" if asked else ""
+        if of_each := asked & OF_EACH_WORKER:
+            return f"its import reads {', '.join(sorted(of_each))}"
+        # What imports set themselves, here as in the script, is no news to them.
+        own = {name for name in asked if os.environ.get(name) == self._began_with.get(name)}
+        return f"its import reads {', '.join(sorted(own))}, which the script sets before" if own else ""
 
 
 def _settled(before: Surroundings) -> Surroundings:

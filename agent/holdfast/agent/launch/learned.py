@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from holdfast.agent.launch.forking import EntrypointKind
 from holdfast.agent.launch.preload import (
     BROUGHT,
@@ -47,17 +49,21 @@ class LearnedImports:
             known = read_list(self._file)
             whole = self.wanted.learning(known.modules).modules
             is_proven = known.proven and len(whole) == len(known.modules)
-            self.wanted = PreloadList(whole, known.left, is_proven)
+            self.wanted = PreloadList(whole, known.left, is_proven, known.changed)
 
     @property
     def learns(self) -> bool:
         """Whether what the script imports is of interest."""
         return self._file is not None
 
-    def learn(self, names: Iterable[str]) -> bool:
-        """Take in what the script was seen to import. Whether that is a reason to make another warm parent."""
+    def learn(self, names: Iterable[str], changed: Iterable[str] = ()) -> bool:
+        """Take in what the script was seen to import, and which variables it had `changed` by then. Whether that
+        is a reason to make another warm parent: more packages are. Variables are for the next launcher's, for what
+        was set before a package was imported is learned with it.
+        """
         before = self.wanted
-        self.wanted = before.learning(name for name in names if self._is_worth_it(name.partition(".")[0]))
+        worth = (name for name in names if self._is_worth_it(name.partition(".")[0]))
+        self.wanted = before.learning(worth, changed)
         if self.wanted == before:
             return False
         self._keep()
@@ -72,8 +78,8 @@ class LearnedImports:
 
     def leave(self, worked: PreloadList) -> None:
         """Take in that a warm parent has worked through the list, and what it had to leave."""
-        units = PreloadList(self.wanted.modules, worked.left).units()  # it may have grown meanwhile
-        tried = PreloadList(self.wanted.modules, worked.left, proven=units.keys() <= worked.units().keys())
+        tried = msgspec.structs.replace(self.wanted, left=worked.left)  # it may have grown meanwhile
+        tried = msgspec.structs.replace(tried, proven=tried.units().keys() <= worked.units().keys())
         if tried != self.wanted:
             self.wanted = tried
             self._keep()

@@ -41,21 +41,24 @@ Source: https://jemalloc.net/jemalloc.3.html (background_thread)
 
 class PreloadList(msgspec.Struct, frozen=True):
     """`modules` in the order of their import, `left` what is not imported, by unit, and why. `proven`: a process
-    has worked through these units once, so that the next one is done as soon as a worker would be.
+    has worked through these units once, so that the next one is done as soon as a worker would be. `changed` are
+    variables of the environment that were others in the script by the time of an import.
     """
 
     modules: tuple[str, ...] = ()
     left: dict[str, str] = {}
     proven: bool = False
+    changed: tuple[str, ...] = ()
 
     def leaving(self, unit: str, why: str) -> "PreloadList":
         """The list without that unit."""
         return msgspec.structs.replace(self, left={**self.left, unit: why})
 
-    def learning(self, names: Iterable[str]) -> "PreloadList":
+    def learning(self, names: Iterable[str], changed: Iterable[str] = ()) -> "PreloadList":
         """The list with those names after its own."""
         known = tuple(dict.fromkeys((*self.modules, *names)))[:NAMES_MAX]
-        grown = msgspec.structs.replace(self, modules=known)
+        others = tuple(dict.fromkeys((*self.changed, *changed)))[:NAMES_MAX]
+        grown = msgspec.structs.replace(self, modules=known, changed=others)
         is_known = grown.units().keys() <= self.units().keys()
         return msgspec.structs.replace(grown, proven=self.proven and is_known)
 

@@ -237,7 +237,7 @@ def season(path: Path, environment: Mapping[str, str], argv: Sequence[str] = ())
     if len(wanted.left) > LEFT_MAX:
         log.warning("imported nothing beforehand: %d packages had to be left", len(wanted.left))
         return 0
-    trial = ImportTrial(path, UNIT_LIMIT_S)
+    trial = ImportTrial(path, UNIT_LIMIT_S, frozenset(wanted.changed))
     again = [sys.executable, "-m", "holdfast.agent.launch.warm_parent", *sys.argv[1:]]
     sys.argv = list(argv) or sys.argv
     try:

@@ -8,9 +8,12 @@ import click
 import msgspec
 import yaml
 
-from holdfast.api.errors import InvalidInput, Problem
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import InvalidInput, Malformed, Problem
+from holdfast.api.fleet import FleetReport
 from holdfast.api.trainingjob import read_trainingjob
 from holdfast.cli.output import ExitCode, Format, emit, format_option, pairs, remark, table
+from holdfast.planner.fleetrate import failures_of
 from holdfast.planner.jobfile import job_of
 from holdfast.planner.notes import notes_of
 from holdfast.planner.plan import Option, Plan, Question, Reason, plan, reasons
@@ -59,6 +62,7 @@ class Answer(msgspec.Struct, frozen=True):
 @click.option("--sequence", metavar="N", help="Tokens of a sequence; `training.sequence`.")
 @click.option("--batch", metavar="N", help="Sequences of a step; `training.batch`.")
 @click.option("--tokens", metavar="N", help="To train with, as 2e12; `training.tokens`.")
+@click.option("--fleet", metavar="FILE", help="`reliability.rate` from what `holdfast fleet -o json` wrote.")
 @click.option("--layout", metavar="tp=8,pp=4", help="Only layouts with these degrees: tp, pp, cp, ep, dp, mb.")
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="How many options to show.")
 @click.option("--explain", is_flag=True, help="How each figure of the best option comes about, with sources.")
@@ -154,11 +158,32 @@ def _question(file: Path | None, given: Mapping[str, str | None]) -> Question:
         if name == "model":
             sections["model"] = {"config": str(Path(value).absolute())}
             continue
+        if name == "fleet":
+            continue  # of nodes whose size the file says, or an option
         section = "cluster" if name in ("gpu", "gpus", "price") else "training"
         sections.setdefault(section, {})[name] = value
     if "model" not in sections:
         raise InvalidInput(Problem("--model", None, "give a config.json, or a FILE with a section `model`"))
-    return question_of(sections, file.parent if file is not None else Path())
+    question = question_of(sections, file.parent if file is not None else Path())
+    if (fleet := given.get("fleet")) is not None:
+        rate = _rate_in(Path(fleet), question.cluster.per_node)
+        question = msgspec.structs.replace(
+            question, reliability=msgspec.structs.replace(question.reliability, rate=rate)
+        )
+    return question
+
+
+def _rate_in(path: Path, per_node: int) -> float:
+    """Failures for 1,000 node-days in a report of a fleet."""
+    try:
+        report = decode_json(path.read_bytes(), FleetReport)
+    except (OSError, Malformed) as error:
+        fix = f"give what `holdfast fleet -o json` wrote: {error}"
+        raise InvalidInput(Problem("--fleet", str(path), fix)) from None
+    found = failures_of(report, per_node)
+    if found is None or not found.rate:
+        raise InvalidInput(Problem("--fleet", str(path), "leave it out: no failure was seen in it yet"))
+    return found.rate
 
 
 def _pinned(layout: str | None) -> dict[str, int]:

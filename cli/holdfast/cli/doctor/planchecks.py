@@ -10,11 +10,12 @@ from holdfast.cli.doctor.facts import Finding, Level
 from holdfast.cli.embedded.jobfile import read_job_file
 from holdfast.cli.figures import read_figures
 from holdfast.cli.seen import SeenStatus
+from holdfast.planner.fleetrate import Failures, failures_of
 from holdfast.planner.layout import Layout, misfits
 from holdfast.planner.plan import Question
 from holdfast.planner.quantity import shown
 from holdfast.planner.questionfile import layout_of, question_of, read_sections
-from holdfast.planner.truth import Compared, Failures, Truth, best_now, compare, with_measured
+from holdfast.planner.truth import Compared, Truth, best_now, compare, with_measured
 
 if TYPE_CHECKING:
     from holdfast.cli.site import JobSource
@@ -89,7 +90,7 @@ def truth_of(source: "JobSource", question: Question, layout: Layout) -> tuple[T
     except HoldfastError as error:
         unread.append(Finding(Level.WARN, "memory of a GPU", f"not known: {error}"))
     try:
-        measured["failures"] = _failed(source, question.cluster.per_node)
+        measured["failures"] = failures_of(source.client().fleet(), question.cluster.per_node)
     except HoldfastError as error:
         unread.append(Finding(Level.WARN, "failures", f"not known: {error}"))
     return Truth(**measured), unread  # type: ignore[arg-type]  # each has the type of its field
@@ -104,12 +105,3 @@ def _paced(source: "JobSource", status: SeenStatus) -> dict[str, float | Failure
     newest = {name: [value for _, value in figures.known(name)[-POINTS:]] for name in ("step_s", "mfu")}
     step_s = median(newest["step_s"]) if newest["step_s"] else status.step_time_s
     return {"step_s": step_s or None, "mfu": median(newest["mfu"]) if newest["mfu"] else None}
-
-
-def _failed(source: "JobSource", per_node: int) -> Failures | None:
-    """Of all jobs of the watchdog: interruptions for 1,000 node-days, from those for 1,000 GPU-hours."""
-    found = source.client().fleet().all
-    if found is None or found.per_1000_gpu_hours is None or found.low is None or found.high is None:
-        return None
-    rates = (found.per_1000_gpu_hours, found.low, found.high)
-    return Failures(*(each * per_node * 24.0 for each in rates))

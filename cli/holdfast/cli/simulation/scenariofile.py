@@ -108,6 +108,10 @@ class Draft:
         if given.spares is not None:
             _put(spec, ["nodes", "spares"], given.spares, "spares")
         policy = policy_of(read_trainingjob(document))
+        if policy.suspend:
+            raise InvalidInput(
+                Problem("spec.suspend", value=True, fix="set it to false: nothing of the job would run")
+            )
         if given.gpu_hour is not None:
             currency = policy.gpu_hour.currency if policy.gpu_hour is not None else "USD"
             policy = msgspec.structs.replace(policy, gpu_hour=GpuHour(given.gpu_hour, currency))
@@ -306,8 +310,9 @@ def _told_in(name: str, folder: Path, gpus_per_node: int, field: str) -> tuple[F
     file = folder / name
     if not file.is_file():
         preset(name, field)  # which says what there is
-    documents = read_documents(file)
-    given = documents[0]
+    given, *more = read_documents(file)
+    if more:
+        raise InvalidInput(Problem(field, name, "give one table in a file"))
     if isinstance(given, dict) and "tables" in given:
         try:
             report = msgspec.convert(given, FleetReport)

@@ -9,7 +9,6 @@ groups.
 Source: the data-parallel replica as the unit of failure: https://arxiv.org/abs/2602.00277
 """
 
-import math
 from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
@@ -21,6 +20,7 @@ from holdfast.watchdog.brain.roster import Member
 from holdfast.watchdog.brain.state import JobState, Recovery
 
 BACK = "a replica group is formed anew"
+SETTLES_S = 1.0
 READY = "a replica group is ready: it trains from here on"
 
 
@@ -150,20 +150,26 @@ def forming_since(state: JobState, round_: Round, now: float) -> dict[int, float
     return {each.epoch: state.forming.get(each.epoch, now) for each in round_.groups if not each.trains}
 
 
+def may_regroup(state: JobState) -> bool:
+    """Whether groups may come in now: a round of groups runs, and no fault is to be healed first."""
+    policy, recovery = state.policy, state.recovery
+    if (recovery is not None and recovery.incidents) or state.held or policy is None or policy.observe:
+        return False
+    return is_in_groups(state)
+
+
 def next_overdue(state: JobState, policy: Policy) -> float | None:
     """When a group that is being formed has had all the time that a job has for its start."""
-    return min(state.forming.values(), default=math.inf) + policy.startup_timeout_s if state.forming else None
+    if not state.forming or not may_regroup(state):
+        return None
+    return min((_due(state, policy, group) for group, _ in _late(state)), default=None)
 
 
 def not_ready(state: JobState, policy: Policy, now: float) -> Finding | None:
     """That a group which is being formed is not ready in time."""
-    round_ = state.round if state.forming else None
-    for group, shares in by_group(round_) if round_ is not None else ():
-        began_at = state.forming.get(group.epoch, math.inf)
-        if group.trains or now < began_at + policy.startup_timeout_s:
-            continue
-        late = [each for each in shares if not is_ready(group, [state.member(each.member)])]
-        if not late:
+    for group, late in _late(state):
+        began_at = state.forming[group.epoch]
+        if now < _due(state, policy, group):
             continue
         subject, *also = [Subject(state.job, node=each.node, member=each.member) for each in late]
         says = f"replica group of round {group.epoch} is not ready after {policy.startup_timeout_s:.0f} s"
@@ -174,11 +180,28 @@ def not_ready(state: JobState, policy: Policy, now: float) -> Finding | None:
             evidence=(Evidence("watchdog", says, now),),
             confidence=Confidence.UNKNOWN,
             began_at=began_at,
-            round=round_.number if round_ is not None else None,
+            round=state.round.number if state.round is not None else None,
             error=says,
             also=tuple(also),
         )
     return None
+
+
+def _due(state: JobState, policy: Policy, group: ReplicaGroup) -> float:
+    """By when the group has to be ready. Where a round was shown only now, that is settled first."""
+    return max(state.forming[group.epoch] + policy.startup_timeout_s, state.round_shown_at + SETTLES_S)
+
+
+def _late(state: JobState) -> Iterator[tuple[ReplicaGroup, list[MemberRanks]]]:
+    """The groups that are being formed and are not ready, with those of whom no word has come."""
+    if state.round is None or not state.forming:
+        return
+    for group, shares in by_group(state.round):
+        late = (
+            [] if group.trains else [each for each in shares if not is_ready(group, [state.member(each.member)])]
+        )
+        if late:
+            yield group, late
 
 
 def endpoint_of(first: Member, number: int) -> Endpoint:

@@ -96,6 +96,8 @@ def _without_the_broken(state: JobState, policy: Policy, recovery: Recovery, now
     waits = now < recovery.not_before and not recovery.incidents and not recovery.leaves
     if waits and not waits_at_the_door(state) and state.members.absent().isdisjoint(state.ranked()):
         return stay(state)
+    if recovery.leaves is not None and not state.members.unheard().isdisjoint(state.ranked()):
+        return stay(state)  # they are heard of soon, or lost; the workers of others need not leave for that
     grouping = regrouped(state, policy, recovery, seated(state, policy), now)
     if grouping is None:
         return None

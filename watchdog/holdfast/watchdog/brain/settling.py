@@ -13,7 +13,15 @@ from holdfast.api.round import Closed, Idle, Round
 from holdfast.api.selftest import TAKES_S_MAX, TestLevel
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.departures import may_part, next_departure, part
-from holdfast.watchdog.brain.groups import BACK, READY, is_in_groups, next_overdue, not_ready, waits_at_the_door
+from holdfast.watchdog.brain.groups import (
+    BACK,
+    READY,
+    is_in_groups,
+    may_regroup,
+    next_overdue,
+    not_ready,
+    waits_at_the_door,
+)
 from holdfast.watchdog.brain.healing import heal
 from holdfast.watchdog.brain.history import next_closing, settled_down
 from holdfast.watchdog.brain.incidents import close
@@ -171,10 +179,12 @@ def _regroup(state: JobState, now: float) -> Step:
 
     One that is not ready in the time that a job has for its start hangs, or failed without a word.
     """
-    if state.recovery is not None or state.held or state.policy is None or state.policy.observe:
+    if not may_regroup(state) or state.policy is None:
         return stay(state)
     if (slow := not_ready(state, state.policy, now)) is not None:
         return heal(state, slow, now)
+    if state.recovery is not None:
+        return stay(state)
     reason = READY if waits_at_the_door(state) else BACK if can_grow(state) else None
     if reason is None:
         return stay(state)

@@ -193,7 +193,7 @@ def write_utilization(page: Page, state: JobState, tokens_per_s: float | None) -
     flops = state.policy.flops if state.policy is not None else None
     if flops is None or tokens_per_s is None or not isinstance(state.desired, Round):
         return
-    page.put("holdfast_job_mfu_ratio", mfu(tokens_per_s, flops, gpus=state.desired.world_size), state.job)
+    page.put("holdfast_job_mfu_ratio", mfu(tokens_per_s, flops, gpus=state.desired.training_size), state.job)
 
 
 def mfu(tokens_per_s: float, flops: ModelFlops, *, gpus: int) -> float:
