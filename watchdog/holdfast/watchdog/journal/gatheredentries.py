@@ -1,7 +1,7 @@
 """Entries of a large round that are not in the journal yet.
 
-Thousands of launchers say within a second that they have entered a round, and each that is applied alone
-costs a copy of the roster and a line. Those of a large job are gathered here for some milliseconds, and told as one
+Thousands of launchers say within a second that they have entered a round, and each that is applied alone costs
+a copy of the roster and a line. Those of a large job are gathered here for some milliseconds, and told as one
 event; whatever else happens meanwhile comes behind them. Of a small job every entry is told at once.
 """
 
