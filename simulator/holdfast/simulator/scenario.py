@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.policy import Policy
 from holdfast.simulator.fault import FaultRate, Happening, Spread
 
@@ -56,7 +57,8 @@ class Fleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One run to live through, `days` long. `step_s` is what a step takes when nothing is wrong.
+    """One run to live through, `days` long. `step_s` is what a step takes when nothing is wrong. Raises InvalidInput
+    for a policy with replica groups: here a fault stops everybody.
 
     `faults` are drawn, `happenings` are given. `tests_find` is the share of self-tests of a broken device that
     find it so.
@@ -71,3 +73,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     times: Times = Times()
     tests_find: float = 0.7
     happenings: tuple[Happening, ...] = ()
+
+    def __post_init__(self) -> None:
+        if size := self.policy.replica_nodes:
+            fix = "leave it out: the simulator knows no replica groups, and stops everybody for each fault"
+            raise InvalidInput(Problem("spec.parallelism.replicaGroupNodes", size, fix))

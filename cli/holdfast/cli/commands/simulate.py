@@ -79,8 +79,8 @@ def simulate(words: tuple[str, ...], target: Target, form: Format, **given: Any)
     """Live a job through weeks of failures in virtual time: what it trains, loses and costs under its policy.
 
     FILE is a job, or a scenario with `job`, `faults`, `fleet`, `days` and more; without it Holdfast's defaults.
-    With --journal, --policy or --job it is a run that really happened: first under its own policy, to say how well that
-    is reproduced, then under the other; ends with 1 when the other is worse. Ctrl-C keeps the runs that are done.
+    With --journal, --policy or --job it is a run that really happened: first under its own policy, to say how well
+    that is reproduced, then under the other; ends with 1 when the other is worse. Ctrl-C keeps what is done.
     """
     if given["listed"]:
         return emit(form, _presets(), table=_presets_text, names=preset_names())
