@@ -9,14 +9,37 @@ from typing import Final
 
 import msgspec
 import yaml
+from yaml.composer import ComposerError
 
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.policy import Expects
 
 PLAN_ANNOTATION: Final = "holdfast.dev/plan"
-PLAN_CHARACTERS_MAX: Final = 64 * 1024
+PLAN_CHARACTERS_MAX: Final = 16 * 1024
+DEPTH_MAX: Final = 8
 FIX: Final = "write it with `holdfast plan --write`, or leave it out"
 FIELD: Final = f"metadata.annotations[{PLAN_ANNOTATION}]"
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Mappings, lists and plain scalars. Who may write an annotation may be anybody: references, of which few
+    characters make many values, tags and deep nesting are refused.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()
+        if getattr(event, "anchor", None) is not None or getattr(event, "tag", None) is not None:
+            raise ComposerError(None, None, "neither references nor tags are read", event.start_mark)
+        if self._depth >= DEPTH_MAX:
+            raise ComposerError(None, None, f"more than {DEPTH_MAX} sections in one another", event.start_mark)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
 
 def carried(annotations: Mapping[str, object]) -> Mapping[str, Mapping[str, object]] | None:
@@ -29,8 +52,8 @@ def carried(annotations: Mapping[str, object]) -> Mapping[str, Mapping[str, obje
     if len(text) > PLAN_CHARACTERS_MAX:
         raise InvalidInput(Problem(FIELD, f"{len(text)} characters", FIX))
     try:
-        given = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        given = yaml.load(text, Loader=_PlainLoader)
+    except (yaml.YAMLError, ValueError) as error:
         raise InvalidInput(Problem(FIELD, " ".join(str(error).split()), FIX)) from None
     if not isinstance(given, dict) or not all(isinstance(each, dict) for each in given.values()):
         raise InvalidInput(Problem(FIELD, text[:80], FIX))

@@ -28,4 +28,4 @@ def _outside(
         value = getattr(part, name)
         is_tiny = 0.0 < value < LEAST  # what is divided by it would have no number
         if not (math.isfinite(value) and least <= value <= MOST) or is_tiny:
-            yield Problem(f"{section}.{name}", value, fix)
+            yield Problem(f"{section}.{name}", value, f"give at most {MOST:g}" if value > MOST else fix)

@@ -25,6 +25,15 @@ def bubble_passes(layout: Layout) -> float:
     return zero_bubble_waited(stages) if layout.schedule is Schedule.ZERO_BUBBLE else waited(stages)
 
 
+def bubble_formula(layout: Layout) -> tuple[str, str]:
+    """How the bubble of a layout's schedule comes about, over the time computed, and where that is from."""
+    if layout.schedule is Schedule.INTERLEAVED:
+        return f"(P-1)/M over {layout.chunks} chunks", INTERLEAVED
+    if layout.schedule is Schedule.ZERO_BUBBLE:
+        return "(P-1) (F + B - W) / M, of equal thirds", ZERO
+    return "(P-1)/M", INTERLEAVED
+
+
 def waited(stages: int, *, forward: float = THIRD, inputs: float = THIRD, weights: float = THIRD) -> float:
     """(P-1) (F + B + W), in the unit of its parts."""
     return (stages - 1) * (forward + inputs + weights)

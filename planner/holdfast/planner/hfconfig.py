@@ -13,23 +13,77 @@ from holdfast.planner.model import Experts, Latent, Model
 
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    "hidden": ("hidden_size", "n_embd", "d_model"),
-    "heads": ("num_attention_heads", "n_head", "n_heads"),
-    "kv_heads": ("num_key_value_heads",),
+    "hidden": ("hidden_size", "n_embd", "n_embed", "d_model"),
+    "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
+    "kv_heads": ("num_key_value_heads", "multi_query_group_num"),
     "head": ("head_dim",),
-    "ffn": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
-    "vocab": ("vocab_size",),
+    "ffn": ("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
+    "vocab": ("vocab_size", "padded_vocab_size"),
     "count": ("n_routed_experts", "num_local_experts", "num_experts"),
     "active": ("num_experts_per_tok", "experts_per_token"),
     "expert_ffn": ("moe_intermediate_size",),
     "shared": ("n_shared_experts",),
-    "dense_layers": ("first_k_dense_replace",),
+    "shared_ffn": ("shared_expert_intermediate_size", "shared_intermediate_size"),
+    "dense_first": ("first_k_dense_replace",),
+    "sparse_step": ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq"),
 }
 # Families whose feed-forward part has two matrices.
-_PLAIN: Final = frozenset({"gpt2", "bloom", "gpt_neox", "mpt", "opt", "falcon", "gptj", "gpt_neo", "phi"})
-_LEARNED_POSITIONS: Final = frozenset({"gpt2", "opt", "gpt_neo"})
+_PLAIN: Final = frozenset(
+    {
+        "gpt2",
+        "bloom",
+        "gpt_neox",
+        "mpt",
+        "opt",
+        "falcon",
+        "gptj",
+        "gpt_neo",
+        "phi",
+        "gpt_bigcode",
+        "starcoder2",
+        "nemotron",
+        "codegen",
+        "persimmon",
+    }
+)
+_LEARNED_POSITIONS: Final = frozenset({"gpt2", "opt", "gpt_neo", "gpt_bigcode"})
 # Families that share the embedding with the head when their file does not say.
-_TIED: Final = frozenset({"gpt2", "bloom", "mpt", "opt", "gemma", "gemma2", "gemma3", "falcon", "gpt_neo"})
+_TIED: Final = frozenset(
+    {
+        "gpt2",
+        "bloom",
+        "mpt",
+        "opt",
+        "gemma",
+        "gemma2",
+        "gemma3",
+        "gemma3_text",
+        "falcon",
+        "gpt_neo",
+        "gpt_bigcode",
+        "starcoder2",
+        "cohere",
+        "cohere2",
+    }
+)
+_ENCODERS: Final = frozenset(
+    {"bert", "roberta", "xlm-roberta", "distilbert", "albert", "electra", "deberta-v2", "modernbert"}
+)
+# Keys of layers that have something else in place of attention, or each a shape of its own.
+_OTHER_LAYERS: Final = frozenset(
+    {
+        "mamba_d_state",
+        "ssm_state_size",
+        "mamba_num_heads",
+        "attn_layer_period",
+        "attn_type_list",
+        "linear_num_value_heads",
+        "linear_attn_config",
+        "lru_width",
+        "block_configs",
+    }
+)
+_ATTENTION: Final = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 
 
 def read_config(path: Path) -> Model:
@@ -48,9 +102,12 @@ def read_config(path: Path) -> Model:
 def model_of(config: Mapping[str, object], name: str) -> Model:
     """The model that a decoded `config.json` describes. Raises InvalidInput."""
     family = str(config.get("model_type", ""))
+    _check(config, family)
     layers, hidden, heads, vocab = (_needed(config, each) for each in ("layers", "hidden", "heads", "vocab"))
     # GPT-like families leave it out where it is four times as wide.
     ffn = _number(config, "ffn") or (4 * hidden if family in _PLAIN else _needed(config, "ffn"))
+    if family == "qwen":  # the first of that name counts both matrices that a token's units go through
+        ffn //= 2
     positions = 0
     if family in _LEARNED_POSITIONS:
         positions = _int_of(config, ("n_positions", "max_position_embeddings")) or 0
@@ -61,26 +118,70 @@ def model_of(config: Mapping[str, object], name: str) -> Model:
         heads=heads,
         ffn=ffn,
         vocab=vocab,
-        kv_heads=_number(config, "kv_heads") or 0,
+        kv_heads=_kv_heads(config, family),
         head=0 if "kv_lora_rank" in config else _number(config, "head") or 0,
         gated=family not in _PLAIN,
         tied=bool(config.get("tie_word_embeddings", family in _TIED)),
         positions=positions,
-        experts=_experts(config, ffn),
+        experts=_experts(config, ffn, layers),
         latent=_latent(config),
     )
 
 
-def _experts(config: Mapping[str, object], ffn: int) -> Experts | None:
+def _check(config: Mapping[str, object], family: str) -> None:
+    """That it is a decoder whose layers all have attention: else every figure would be another model's."""
+    other = sorted(_OTHER_LAYERS & config.keys())
+    if isinstance(kinds := config.get("layer_types"), list):
+        other += sorted({f"layers of {each}" for each in kinds if str(each) not in _ATTENTION})
+    if family in _ENCODERS or config.get("is_encoder_decoder") is True or other:
+        has = f"this one has {', '.join(other)}" if other else "this one is an encoder, or has one"
+        raise InvalidInput(
+            Problem("--model: model_type", family, f"give a decoder all of whose layers have attention: {has}")
+        )
+
+
+def _kv_heads(config: Mapping[str, object], family: str) -> int:
+    """0: as many as heads. Two families say so by flags of their own."""
+    if family == "falcon" and config.get("new_decoder_architecture") is True:
+        return _int_of(config, ("num_kv_heads",)) or 0
+    if family in ("falcon", "gpt_bigcode"):
+        return 1 if config.get("multi_query", True) else 0
+    return _number(config, "kv_heads") or 0
+
+
+def _experts(config: Mapping[str, object], ffn: int, layers: int) -> Experts | None:
     if (count := _number(config, "count") or 0) <= 1:
         return None
+    shared = _number(config, "shared") or 0
+    if (
+        "intermediate_size_mlp" in config
+    ):  # of dense layers; each expert, and one that all tokens share, is narrower
+        width, shared = _int_of(config, ("intermediate_size",)) or ffn, 1
+    else:
+        width = _number(config, "expert_ffn") or ffn
+    if width and (beside := _number(config, "shared_ffn")):
+        shared += beside // width
+        if beside % width:
+            fix = f"give a multiple of an expert's width ({width})"
+            raise InvalidInput(Problem(f"--model: {_NAMES['shared_ffn'][0]}", beside, fix))
     return Experts(
         count=count,
         active=_needed(config, "active"),
-        ffn=_number(config, "expert_ffn") or ffn,
-        shared=_number(config, "shared") or 0,
-        dense_layers=_number(config, "dense_layers") or 0,
+        ffn=width,
+        shared=shared,
+        dense_layers=_dense_layers(config, layers),
     )
+
+
+def _dense_layers(config: Mapping[str, object], layers: int) -> int:
+    """The first ones; of the others those that are no multiple of a step; and those that are listed."""
+    first, step = _number(config, "dense_first") or 0, _number(config, "sparse_step") or 1
+    listed = config.get("mlp_only_layers") or []
+    if not isinstance(listed, list) or not all(isinstance(each, int) for each in listed):
+        raise InvalidInput(Problem("--model: mlp_only_layers", listed, "give a list of layers"))
+    named: set[int] = set(listed)
+    sparse = max(0, layers // step - first // step)
+    return layers - sparse + sum(first <= each < layers and not (each + 1) % step for each in named)
 
 
 def _latent(config: Mapping[str, object]) -> Latent | None:
@@ -96,9 +197,10 @@ def _latent(config: Mapping[str, object]) -> Latent | None:
 def _needed(config: Mapping[str, object], what: str) -> int:
     found = _number(config, what)
     if found is None:
-        raise InvalidInput(
-            Problem(f"--model: {what}", None, f"give one of {', '.join(_NAMES[what])} in config.json")
-        )
+        fix = f"give one of {', '.join(_NAMES[what])} in config.json"
+        if "text_config" in config:
+            fix += "; of a model for images too, give what its `text_config` has as a file of its own"
+        raise InvalidInput(Problem(f"--model: {what}", None, fix))
     return found
 
 

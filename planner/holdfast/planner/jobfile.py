@@ -3,11 +3,15 @@
 It carries the question and what was assumed, so that both can be compared with what turns out to be true.
 """
 
+import bisect
 import math
 from collections.abc import Mapping
 
+import msgspec
+
 from holdfast.api.planned import PLAN_ANNOTATION
 from holdfast.api.policy import Expects
+from holdfast.planner.memory import memory_of, room_of
 from holdfast.planner.plan import Option, Plan, Question
 from holdfast.planner.questionfile import carried_text
 
@@ -21,7 +25,7 @@ def job_of(question: Question, plan: Plan, option: Option, name: str) -> Mapping
         "processesPerNode": min(cluster.per_node, cluster.gpus),
         "parallelism": {"tensor": layout.tensor, "context": layout.context, "pipeline": layout.pipeline},
         "utilization": {
-            "gigaflopsPerToken": round(question.model.flops_per_token(training.sequence) / 1e9, 3),
+            "gigaflopsPerToken": float(f"{question.model.flops_per_token(training.sequence) / 1e9:.6g}"),
             "peakTeraflopsPerGpu": cluster.gpu.bf16 / 1e12,
         },
     }
@@ -45,7 +49,18 @@ def job_of(question: Question, plan: Plan, option: Option, name: str) -> Mapping
 
 
 def _fewest(question: Question, option: Option) -> int:
-    """Nodes that whole replicas of the model fill: with fewer there is none."""
-    layout = option.layout
+    """Nodes that whole replicas of the model fill, and groups that share state or experts: so many that what they
+    share still fits their memory.
+    """
+    model, cluster, training = question.asked
+    layout, per_node = option.layout, min(cluster.per_node, cluster.gpus)
     replica = layout.tensor * layout.context * layout.pipeline
-    return replica // math.gcd(replica, min(question.cluster.per_node, question.cluster.gpus))
+    groups = max(1, layout.shards) * layout.tensor * layout.pipeline, layout.expert * layout.pipeline
+    unit = math.lcm(replica, per_node, *groups)
+
+    def is_enough(times: int) -> bool:
+        fewer = msgspec.structs.replace(layout, data=times * unit // replica)
+        return memory_of(model, fewer, training).value <= room_of(cluster.gpu)
+
+    times = bisect.bisect_left(range(1, cluster.gpus // unit), x=True, key=is_enough) + 1
+    return times * unit // per_node

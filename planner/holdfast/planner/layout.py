@@ -111,6 +111,16 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """How many ranks what is sharded is shared by."""
         return self.shards or self.data * self.context
 
+    @property
+    def expert_replicas(self) -> int:
+        """How many GPUs of a pipeline stage have the same experts."""
+        return max(1, self.data * self.context * self.tensor // self.expert)
+
+    @property
+    def experts_shared_by(self) -> int:
+        """How many of those what is sharded is shared by."""
+        return max(1, self.shared_by * self.tensor // self.expert)
+
     def is_balanced(self, model: Model) -> bool:
         """Whether the first and the last stage have a layer less than the others, for the embedding and the head:
         so where that gives whole layers.
@@ -165,8 +175,10 @@ def misfits(layout: Layout, model: Model, cluster: Cluster, training: Training) 
         yield Misfit("sequence", f"a sequence of {training.sequence} cannot be shared by {context}")
     if expert > 1 and (model.experts is None or model.experts.count % expert):
         yield Misfit("experts", f"expert parallelism of {expert} does not share the model's experts evenly")
-    if expert > layout.data * context * tensor:
-        yield Misfit("experts", f"expert parallelism of {expert} needs as many ranks beside the pipeline")
+    if (beside := layout.data * context * tensor) % expert:
+        yield Misfit(
+            "experts", f"expert parallelism of {expert} does not share the {beside} ranks of a stage evenly"
+        )
     if training.batch % (layout.data * layout.micro_batch):
         shares = f"{layout.data} replicas in micro-batches of {layout.micro_batch}"
         yield Misfit("batch", f"a batch of {training.batch} sequences cannot be shared by {shares}")

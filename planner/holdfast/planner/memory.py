@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from holdfast.planner.gpu import Gpu
 from holdfast.planner.layout import Layout, Recompute, Schedule, Sharding, Training
 from holdfast.planner.model import Model
 from holdfast.planner.quantity import Quantity, total
@@ -24,15 +25,41 @@ ZERO: Final = "https://arxiv.org/abs/1910.02054"
 RESERVED: Final = 0.06
 
 
+def room_of(gpu: Gpu) -> float:
+    """Bytes of a GPU that a run can fill."""
+    return gpu.memory * (1.0 - RESERVED)
+
+
 def gpu_parameters(model: Model, layout: Layout) -> float:
     """Parameters on one GPU, before data-parallel ranks share them out: of the stage that has most."""
-    dense = model.attention_parameters + 2 * model.hidden
-    sparse = model.layer_parameters(active=False) - dense
-    of_layer = dense / layout.tensor
-    of_layer += sparse / (layout.expert if layout.expert > 1 else layout.tensor)
     embedding = model.embedding_parameters / layout.tensor
     ends = embedding if layout.pipeline == 1 or model.tied else embedding / 2
-    return end_layers(model, layout) * of_layer + ends
+    return end_layers(model, layout) * layer_on_gpu(model, layout) + ends
+
+
+def layer_on_gpu(model: Model, layout: Layout) -> float:
+    """Of a layer's parameters those on one GPU: expert parallelism shares the routed experts in place of tensor
+    parallelism, and nothing else.
+    """
+    routed = model.routed_parameters
+    whole = (model.layer_parameters(active=False) - routed) / layout.tensor
+    return whole + routed / (layout.expert if layout.expert > 1 else layout.tensor)
+
+
+def expert_parameters(model: Model, layout: Layout) -> float:
+    """Of the parameters on one GPU, those of experts that not every rank has: they have fewer replicas."""
+    if layout.expert == 1:
+        return 0.0
+    return end_layers(model, layout) * model.routed_parameters / layout.expert
+
+
+def kept_parameters(model: Model, layout: Layout, since: Sharding) -> float:
+    """Those of which a GPU keeps something that replicas share out since a stage of ZeRO: of experts fewer do."""
+    count = gpu_parameters(model, layout)
+    if layout.sharding < since:
+        return count
+    experts = expert_parameters(model, layout)
+    return (count - experts) / layout.shared_by + experts / layout.experts_shared_by
 
 
 def end_layers(model: Model, layout: Layout) -> float:
@@ -70,7 +97,8 @@ def _attention_bytes(model: Model, *, again: bool) -> float:
     Source: https://arxiv.org/abs/2412.19437 (section 3.2.3: norms and up-projections are computed again)
     """
     if (latent := model.latent) is not None:
-        compressed = latent.query_rank + latent.kv_rank + latent.rope
+        query = latent.query_rank or model.heads * (latent.nope + latent.rope)
+        compressed = query + latent.kv_rank + latent.rope
         whole = model.heads * (2 * (latent.nope + latent.rope) + latent.value)
         return 2.0 * (compressed if again else compressed + whole) + 2.0 * model.heads * latent.value
     width = model.heads * model.head_width
@@ -104,13 +132,14 @@ def memory_of(model: Model, layout: Layout, training: Training) -> Quantity:
     """Bytes on the GPU that holds most, with their parts."""
     count = gpu_parameters(model, layout)
     share = Quantity("parameters of a stage", count, "parameters", "of the stage that has most, over tensor ranks")
-    weights = 2.0 * _kept(count, layout, Sharding.PARAMETERS)
+    of_layer = layer_on_gpu(model, layout)
+    weights = 2.0 * kept_parameters(model, layout, Sharding.PARAMETERS)
     if layout.sharding is Sharding.PARAMETERS:  # the layer at hand, and the next one, are gathered
-        weights += 2.0 * 2.0 * model.layer_parameters(active=False) / layout.tensor
-    gradients = training.gradient_bytes * _kept(count, layout, Sharding.GRADIENTS)
+        weights += 2.0 * 2.0 * of_layer
+    gradients = training.gradient_bytes * kept_parameters(model, layout, Sharding.GRADIENTS)
     if layout.sharding >= Sharding.GRADIENTS:  # those of a layer, whole before they are scattered
-        gradients += 2.0 * model.layer_parameters(active=False) / layout.tensor
-    state = training.optimizer_bytes * _kept(count, layout, Sharding.OPTIMIZER)
+        gradients += 2.0 * of_layer
+    state = training.optimizer_bytes * kept_parameters(model, layout, Sharding.OPTIMIZER)
     says = "a parameter, shared by the replicas from"
     parts = (
         Quantity("weights", weights, "bytes", "2 bytes a parameter, shared by FSDP", ZERO, (share,)),
@@ -147,8 +176,3 @@ def _activations(model: Model, layout: Layout, training: Training) -> tuple[Quan
         Quantity("activations", layers * per_layer * held, "bytes", holds, SOURCE),
         Quantity("working memory", working, "bytes", says, SOURCE),
     )
-
-
-def _kept(count: float, layout: Layout, since: Sharding) -> float:
-    """Of so many parameters, those of which this GPU keeps something that is shared out since a stage of ZeRO."""
-    return count / layout.shared_by if layout.sharding >= since else count

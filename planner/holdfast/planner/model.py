@@ -7,6 +7,8 @@ Sources: https://arxiv.org/abs/2001.08361 (6 N D), https://arxiv.org/abs/2204.02
 model FLOPs utilization)
 """
 
+from collections.abc import Iterator
+
 import msgspec
 
 from holdfast.api.errors import InvalidInput, Problem
@@ -28,7 +30,8 @@ class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Latent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Multi-head latent attention: the ranks that queries and keys with values are compressed to, and head widths.
+    """Multi-head latent attention: the ranks that queries and keys with values are compressed to (of queries 0:
+    they are not), and head widths.
 
     Source: https://arxiv.org/abs/2405.04434 (section 2.1)
     """
@@ -66,8 +69,10 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.experts is not None:
             wrong += positive(self.experts, "model.experts", ("count", "active", "ffn"))
             wrong += not_negative(self.experts, "model.experts", ("shared", "dense_layers", "domains"))
+            wrong += self._odd_experts(self.experts)
         if self.latent is not None:
-            wrong += positive(self.latent, "model.latent", self.latent.__struct_fields__)
+            wrong += positive(self.latent, "model.latent", ("kv_rank", "rope", "nope", "value"))
+            wrong += not_negative(self.latent, "model.latent", ("query_rank",))
         if not wrong and not self.head and self.hidden % self.heads:
             wrong.append(
                 Problem("model.heads", self.heads, f"give a divisor of hidden ({self.hidden}), or `head`")
@@ -86,7 +91,9 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def attention_parameters(self) -> int:
         """Of one layer's attention."""
         if (latent := self.latent) is not None:
-            query = self.hidden * latent.query_rank + latent.query_rank * self.heads * (latent.nope + latent.rope)
+            width = self.heads * (latent.nope + latent.rope)
+            rank = latent.query_rank
+            query = self.hidden * rank + rank * width if rank else self.hidden * width
             kv = self.hidden * (latent.kv_rank + latent.rope)
             kv += latent.kv_rank * self.heads * (latent.nope + latent.value)
             return query + kv + self.heads * latent.value * self.hidden
@@ -118,6 +125,21 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Of a layer, the mean of all of them."""
         return (self._with(active=active) - self.embedding_parameters) / self.layers
 
+    @property
+    def routed_parameters(self) -> float:
+        """Of a layer's routed experts, the mean of all layers: what expert parallelism shares."""
+        if (experts := self.experts) is None:
+            return 0.0
+        matrices = 3 if self.gated else 2
+        return experts.count * matrices * self.hidden * experts.ffn * self.sparse_share
+
+    @property
+    def sparse_share(self) -> float:
+        """Of the layers those that have experts."""
+        if self.experts is None:
+            return 0.0
+        return (self.layers - self.experts.dense_layers) / self.layers
+
     def attention_flops(self, sequence: int, *, causal: bool = False) -> float:
         """Forward, per token and layer: scores and their product with the values, among a sequence's tokens."""
         width = self.head_width
@@ -130,6 +152,13 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Forward and backward, as model FLOPs utilization counts them: nothing that is computed twice."""
         attention = self.layers * self.attention_flops(sequence, causal=causal)
         return 6.0 * self.matmul_parameters + 3.0 * attention
+
+    def _odd_experts(self, experts: Experts) -> Iterator[Problem]:
+        if experts.active > experts.count:
+            yield Problem("model.experts.active", experts.active, f"give at most the count ({experts.count})")
+        if experts.dense_layers > self.layers:
+            fix = f"give at most the model's layers ({self.layers})"
+            yield Problem("model.experts.dense_layers", experts.dense_layers, fix)
 
     def _with(self, *, active: bool) -> int:
         matrices = 3 if self.gated else 2

@@ -8,9 +8,10 @@ from holdfast.planner import batch, bubble, checkpoint, loader, spot, tokens
 from holdfast.planner.cluster import reach_of
 from holdfast.planner.layout import Recompute, Schedule
 from holdfast.planner.memory import SOURCE as ACTIVATIONS
-from holdfast.planner.memory import activation_bytes_per_layer, end_layers, in_flight
+from holdfast.planner.memory import activation_bytes_per_layer, end_layers, in_flight, layer_on_gpu
 from holdfast.planner.plan import Option, Question
 from holdfast.planner.quantity import Quantity
+from holdfast.planner.step import with_links
 
 replace = msgspec.structs.replace
 SAMPLED_BATCH = 64
@@ -32,18 +33,23 @@ def _balance(question: Question, option: Option) -> Iterator[Quantity]:
 
 
 def _batches(question: Question, option: Option) -> Iterator[Quantity]:
-    cluster, training, layout = question.cluster, question.training, option.layout
+    model, cluster, training, layout = question.model, question.cluster, question.training, option.layout
     ranks = layout.shared_by
     if ranks > 1:
-        reach = reach_of(cluster, ranks, layout.tensor)
+        reach = reach_of(with_links(cluster, question.reached), ranks, layout.tensor)
         fp8 = training.fp8 and cluster.gpu.fp8
         flops = (cluster.gpu.fp8 if fp8 else cluster.gpu.bf16) * question.reached.matmul
         least = batch.fsdp_tokens(flops, reach.rate, ranks, layout.recompute)
-        says = f"FLOP/s reached over {reach.rate:.3g} bytes/s of a ring of {ranks}; the layout has "
+        says = f"FLOP/s reached over {reach.rate:.3g} bytes/s of a ring of {ranks}; "
+        if model.experts is not None:
+            moved = layer_on_gpu(model, layout) * layout.tensor / model.layer_parameters(active=True)
+            least *= moved
+            says += f"x {moved:.3g} parameters moved for each that a token uses; "
+        says += "the layout has "
         says += f"{layout.micro_batch * training.sequence // layout.context} in a micro-batch"
         yield Quantity("tokens of a GPU from which on FSDP hides", least, "tokens", says, batch.HIDES)
     if training.tokens:
-        best = batch.best_tokens(question.model, training.sequence, training.tokens)
+        best = batch.best_tokens(model, training.sequence, training.tokens)
         mine = training.batch * training.sequence
         says = f"0.292 C^0.3271; the question has {mine:.4g}"
         yield Quantity("batch that trains best", best, "tokens", says, batch.DEEPSEEK)
@@ -117,20 +123,29 @@ def _asked(question: Question, option: Option) -> Iterator[Quantity]:
 
 
 def _spot(question: Question, option: Option) -> Iterator[Quantity]:
-    given, price, nodes = question.spot, question.cluster.price, question.cluster.nodes
+    given, cluster, reliability = question.spot, question.cluster, question.reliability
     if given is None:
         return
-    value = spot.spot_share(nodes, question.reliability, given)
-    saved = given.notice_s >= question.reliability.save_s
-    says = (
-        "a restart for each interruption" if saved else "no checkpoint fits the notice: half an interval is lost"
-    )
-    yield Quantity("effective share of time on spot", value, "share", says)
+    price, nodes, written_s = cluster.price, cluster.nodes, 0.0
+    if cluster.storage is not None:
+        size = checkpoint.checkpoint_bytes(question.model, question.training)
+        written_s = checkpoint.written_s(size, cluster.storage)
+    share = spot.spot_share(nodes, reliability, given, written_s)
+    says = "a restart for each interruption"
+    if not spot.is_saved(reliability, given, written_s):
+        says = "no checkpoint fits the notice: half an interval is lost"
+    yield Quantity("effective share of time on spot", share, "share", says)
+    if question.training.tokens and share:
+        money = question.training.tokens / option.tokens_per_s / share / 3600.0 * cluster.gpus * given.price
+        says = (
+            f"tokens over tokens a second x that share, {cluster.gpus} GPUs at {given.price:g} an hour, no spares"
+        )
+        yield Quantity("money on spot", money, "", says)
     if price is None:
         return
     says = f"on demand x the share of time that trains on spot over that on demand; it is {given.price:g}"
-    even = spot.breakeven_price(nodes, question.reliability, given, price)
+    even = spot.breakeven_price(nodes, reliability, given, price, written_s)
     yield Quantity("breakeven price of a spot GPU and hour", even, "", says)
     says = f"at which a token costs as much at {given.price:g} as at {price:g}; there are {given.interruptions:g}"
-    often = spot.breakeven_interruptions(nodes, question.reliability, given, price)
+    often = spot.breakeven_interruptions(nodes, reliability, given, price, written_s)
     yield Quantity("breakeven interruptions for 1,000 node-days", often, "", says)

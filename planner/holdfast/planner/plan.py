@@ -8,9 +8,10 @@ from typing import Final
 import msgspec
 
 from holdfast.api.errors import InvalidInput, Problem
+from holdfast.planner.checkpoint import checkpoint_bytes, written_s
 from holdfast.planner.cluster import Cluster
 from holdfast.planner.layout import Layout, Misfit, Recompute, Schedule, Sharding, Training, misfits
-from holdfast.planner.memory import RESERVED, memory_of
+from holdfast.planner.memory import memory_of, room_of
 from holdfast.planner.model import Model
 from holdfast.planner.quantity import Quantity, shown
 from holdfast.planner.reliability import (
@@ -39,6 +40,12 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reached: Efficiency = Efficiency()
     spot: Spot | None = None
 
+    def __post_init__(self) -> None:
+        """Raises InvalidInput."""
+        if self.training.fp8 and not self.cluster.gpu.fp8:
+            fix = f"leave it out, or give the FP8 rate of {self.cluster.gpu.name} (cluster.gpu.fp8)"
+            raise InvalidInput(Problem("training.fp8", self.training.fp8, fix))
+
     @property
     def asked(self) -> tuple[Model, Cluster, Training]:
         """What a layout has to suit."""
@@ -46,7 +53,9 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Option(msgspec.Struct, frozen=True):
-    """One layout that fits. `days` and `money` are of all tokens, failures included; None: none were asked for."""
+    """One layout that fits. `days` and `money` are of all tokens, failures and spares included; None: none were
+    asked for.
+    """
 
     layout: Layout
     memory: Quantity
@@ -70,7 +79,7 @@ class Rejected(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """`options` are sorted, the best first."""
+    """`options` are sorted, the best first. `spare_gpus` of the spare nodes stand by, and are paid."""
 
     options: tuple[Option, ...]
     rejected: tuple[Rejected, ...]
@@ -78,6 +87,19 @@ class Plan(msgspec.Struct, frozen=True):
     spares: Quantity
     interval: Quantity
     effective: Quantity
+    spare_gpus: int
+
+
+def interval_of(question: Question) -> Quantity:
+    """Seconds from one checkpoint to the next; not fewer than one takes to storage, where that is known."""
+    best = save_every_s(question.cluster.nodes, question.reliability)
+    if question.cluster.storage is None:
+        return best
+    written = written_s(checkpoint_bytes(question.model, question.training), question.cluster.storage)
+    if written <= best.value:
+        return best
+    says = f"as long as one takes to storage; {shown(best.value, best.unit)} would be best"
+    return msgspec.structs.replace(best, value=written, formula=says)
 
 
 def plan(question: Question, pinned: Mapping[str, int] | None = None) -> Plan:
@@ -90,46 +112,48 @@ def plan(question: Question, pinned: Mapping[str, int] | None = None) -> Plan:
     """
     wanted = pinned or {}
     nodes, reliability = question.cluster.nodes, question.reliability
-    interval = save_every_s(nodes, reliability)
+    interval = interval_of(question)
     effective = effective_share(nodes, reliability, interval.value)
+    spares = spares_for(nodes, reliability)
+    stand_by = round(spares.value) * min(question.cluster.per_node, question.cluster.gpus)
     options: list[Option] = []
     rejected: list[Rejected] = []
     roomy: set[Layout] = set()
-    for layout in layouts(question):
-        if any(getattr(layout, name) != value for name, value in wanted.items()):
-            continue
+    for layout in layouts(question, wanted):
         keeps_all = msgspec.structs.replace(layout, recompute=Recompute.NONE)
         if keeps_all in roomy:  # recomputing more than there is need for is slower and gains nothing
             continue
-        judged = judge(layout, question, effective.value)
+        judged = judge(layout, question, effective.value, stand_by)
         if layout.pipeline > 1 and isinstance(judged, Rejected) and judged.misfit.because == MEMORY:
             scattered = msgspec.structs.replace(layout, sharding=Sharding.GRADIENTS)
-            judged = judge(scattered, question, effective.value)
+            judged = judge(scattered, question, effective.value, stand_by)
         if isinstance(judged, Option):
             options.append(judged)
             roomy.add(keeps_all)
         else:
             rejected.append(judged)
     if not options and not rejected:
-        fix = f"no layout of {question.cluster.gpus} GPUs shares such a batch"
-        given = {"batch": question.training.batch, **wanted}
-        raise InvalidInput(Problem("training.batch", given, f"{fix}; give a multiple of its replicas"))
+        fix = f"give degrees whose product is {question.cluster.gpus} GPUs"
+        raise InvalidInput(Problem("layout", dict(wanted), f"{fix}; expert parallelism is not one of its factors"))
     return Plan(
         options=tuple(sorted(options, key=lambda each: each.order)),
         rejected=tuple(rejected),
         failures=failures_per_day(nodes, reliability),
-        spares=spares_for(nodes, reliability),
+        spares=spares,
         interval=interval,
         effective=effective,
+        spare_gpus=stand_by,
     )
 
 
-def judge(layout: Layout, question: Question, effective: float) -> Option | Rejected:
-    """What a layout comes to, or why it falls."""
+def judge(layout: Layout, question: Question, effective: float, stand_by: int = 0) -> Option | Rejected:
+    """What a layout comes to, or why it falls: `effective` is the share of time that trains, `stand_by` are GPUs
+    that are paid beside those that it runs on.
+    """
     model, cluster, training = question.model, question.cluster, question.training
     if (misfit := next(misfits(layout, model, cluster, training), None)) is not None:
         return Rejected(layout, misfit)
-    memory, room = memory_of(model, layout, training), cluster.gpu.memory * (1.0 - RESERVED)
+    memory, room = memory_of(model, layout, training), room_of(cluster.gpu)
     if memory.value > room:
         most = max(memory.of, key=lambda each: each.value)
         says = f"it takes {shown(memory.value, 'bytes')} of {shown(room, 'bytes')} a GPU"
@@ -141,7 +165,7 @@ def judge(layout: Layout, question: Question, effective: float) -> Option | Reje
     if training.tokens:
         days = training.tokens / (rate * effective) / DAY_S if effective else math.inf
         if cluster.price is not None:
-            money = days * 24.0 * cluster.gpus * cluster.price
+            money = days * 24.0 * (cluster.gpus + stand_by) * cluster.price
     return Option(
         layout=layout,
         memory=memory,
@@ -153,18 +177,27 @@ def judge(layout: Layout, question: Question, effective: float) -> Option | Reje
     )
 
 
-def layouts(question: Question) -> Iterator[Layout]:
-    """Every layout worth a look: degrees that multiply to the cluster, each schedule, sharding and
-    recomputation.
+def layouts(question: Question, pinned: Mapping[str, int]) -> Iterator[Layout]:
+    """Every layout worth a look: degrees that multiply to the cluster, those that are `pinned` or each that is
+    usual, each schedule, sharding and recomputation. Of degrees that no batch is shared by, one that says so.
     """
     gpus, model = question.cluster.gpus, question.model
-    tensors = [each for each in _powers(16) if gpus % each == 0]
-    experts = [each for each in _powers(256) if model.experts and model.experts.count % each == 0] or [1]
-    for tensor, pipeline, context in itertools.product(tensors, _divisors(gpus, 64), _powers(16)):
-        if gpus % (tensor * pipeline * context) or pipeline > model.layers:
+    usual = {
+        "tensor": _powers(16),
+        "pipeline": [each for each in _divisors(gpus, 64) if each <= model.layers],
+        "context": _powers(16),
+        "expert": [each for each in _powers(256) if model.experts and model.experts.count % each == 0] or [1],
+        "micro_batch": MICRO_BATCHES,
+    }
+    asked = {name: [pinned[name]] if name in pinned else each for name, each in usual.items()}
+    for tensor, pipeline, context in itertools.product(asked["tensor"], asked["pipeline"], asked["context"]):
+        data, left = divmod(gpus, tensor * pipeline * context)
+        if left or data != pinned.get("data", data):
             continue
-        data = gpus // (tensor * pipeline * context)
-        for expert, micro_batch, recompute in itertools.product(experts, MICRO_BATCHES, Recompute):
+        if question.training.batch % (data * min(asked["micro_batch"])):
+            yield Layout(tensor, pipeline, context, data=data, micro_batch=min(asked["micro_batch"]))
+            continue
+        for expert, micro_batch, recompute in itertools.product(asked["expert"], asked["micro_batch"], Recompute):
             if question.training.batch % (data * micro_batch):
                 continue
             base = Layout(tensor, pipeline, context, expert, data, micro_batch, recompute=recompute)

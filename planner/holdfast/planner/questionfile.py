@@ -48,7 +48,8 @@ def read_sections(path: Path) -> Sections:
         documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise InvalidInput(Problem("FILE", str(path), f"give a file that can be read: {error.strerror}")) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    # What YAML has tags and dates for ends in errors that are not its own.
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
         raise InvalidInput(Problem("FILE", str(path), f"give YAML: {' '.join(str(error).split())}")) from None
     jobs = [each for each in documents if isinstance(each, dict) and each.get("kind") == "TrainingJob"]
     given = _carried(path, jobs[0]) if jobs else documents[0] if len(documents) == 1 else None
@@ -99,6 +100,8 @@ def _carried(path: Path, job: Mapping[str, object]) -> Mapping[str, object]:
             f"give a job that `holdfast plan --write` wrote (with the annotation {PLAN_ANNOTATION}), or a question"
         )
         raise InvalidInput(Problem("FILE", str(path), fix))
+    if "config" in found.get("model", {}):  # whoever wrote the annotation would have a file of ours read
+        raise InvalidInput(Problem("model.config", found["model"]["config"], "give the numbers of the model"))
     return found
 
 
@@ -109,9 +112,20 @@ def question_of(sections: Mapping[str, Mapping[str, object]], folder: Path) -> Q
         cluster=_cluster(dict(sections.get("cluster", {}))),
         training=_part("training", sections.get("training", {}), Training),
         reliability=_part("reliability", sections.get("reliability", {}), Reliability),
-        reached=_part("reached", sections.get("reached", {}), Efficiency),
+        reached=_reached(sections.get("reached", {})),
         spot=_part("spot", sections["spot"], Spot) if "spot" in sections else None,
     )
+
+
+def _reached(given: Mapping[str, object]) -> Efficiency:
+    """Of a question: what was measured may exceed a data sheet, what is assumed may not."""
+    reached = _part("reached", given, Efficiency)
+    shares = {name: getattr(reached, name) for name in reached.__struct_fields__}
+    if wrong := [
+        Problem(f"reached.{name}", each, "give a share of at most 1") for name, each in shares.items() if each > 1
+    ]:
+        raise InvalidInput(*wrong)
+    return reached
 
 
 def _model(given: dict[str, object], folder: Path) -> Model:

@@ -27,6 +27,7 @@ DALY: Final = "https://doi.org/10.1016/j.future.2004.11.016"
 LLAMA3_RATE: Final = 419 / (2048 * 54) * 1000
 """Unexpected interruptions for 1,000 node-days: 3.79."""
 DAY_S: Final = 86_400.0
+LEAST_LOG: Final = -600.0
 
 
 class Reliability(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,8 +91,9 @@ def spares_for(nodes: int, given: Reliability) -> Quantity:
     """
     away = min(0.999, given.rate / 1000.0 * given.repair_days)
     value = 0
-    term = total = (1.0 - away) ** nodes
-    if term == 0.0:  # far out: the normal distribution is as good
+    nobody = nodes * math.log1p(-away)
+    term = total = math.exp(nobody) if nobody > LEAST_LOG else 0.0
+    if term == 0.0:  # far out: the normal distribution is as good, and has no numbers too small to add up
         mean, spread = nodes * away, math.sqrt(nodes * away * (1.0 - away))
         value = math.ceil(mean + spread * NormalDist().inv_cdf(1.0 - given.waiting))
     while term and total < 1.0 - given.waiting and value < nodes:

@@ -33,39 +33,47 @@ class Spot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InvalidInput(*wrong)
 
 
-def spot_share(nodes: int, given: Reliability, spot: Spot) -> float:
-    """The share of time that trains on spot nodes."""
-    if spot.notice_s < given.save_s:
-        both = replace(given, rate=given.rate + spot.interruptions)
-        return effective_share(nodes, both, save_every_s(nodes, both).value).value
-    alone = on_demand_share(nodes, given)
+def is_saved(given: Reliability, spot: Spot, written_s: float = 0.0) -> bool:
+    """Whether a checkpoint fits the notice, which takes `written_s` to storage (0: it is not known)."""
+    return spot.notice_s >= max(given.save_s, written_s)
+
+
+def spot_share(nodes: int, given: Reliability, spot: Spot, written_s: float = 0.0) -> float:
+    """The share of time that trains on spot nodes. No checkpoint follows sooner than `written_s`."""
+    if not is_saved(given, spot, written_s):
+        return on_demand_share(nodes, replace(given, rate=given.rate + spot.interruptions), written_s)
+    alone = on_demand_share(nodes, given, written_s)
     restarts = nodes * spot.interruptions / 1000.0 / DAY_S * (given.restart_s + given.save_s)
     return max(0.0, alone - restarts)
 
 
-def on_demand_share(nodes: int, given: Reliability) -> float:
+def on_demand_share(nodes: int, given: Reliability, written_s: float = 0.0) -> float:
     """The same on nodes that nobody takes away."""
-    return effective_share(nodes, given, save_every_s(nodes, given).value).value
+    return effective_share(nodes, given, max(written_s, save_every_s(nodes, given).value)).value
 
 
-def breakeven_price(nodes: int, given: Reliability, spot: Spot, on_demand: float) -> float:
+def breakeven_price(nodes: int, given: Reliability, spot: Spot, on_demand: float, written_s: float = 0.0) -> float:
     """Of a spot GPU and hour, at which a token costs the same as at `on_demand`."""
-    share = on_demand_share(nodes, given)
-    return on_demand * spot_share(nodes, given, spot) / share if share else 0.0
+    share = on_demand_share(nodes, given, written_s)
+    return on_demand * spot_share(nodes, given, spot, written_s) / share if share else 0.0
 
 
-def breakeven_interruptions(nodes: int, given: Reliability, spot: Spot, on_demand: float) -> float:
+def breakeven_interruptions(
+    nodes: int, given: Reliability, spot: Spot, on_demand: float, written_s: float = 0.0
+) -> float:
     """For 1,000 node-days, at which a token costs the same as at `on_demand`; 0 where spot is dearer in any case.
 
     Where not even `RATE_MOST` is enough, that.
     """
-    if breakeven_price(nodes, given, replace(spot, interruptions=0.0), on_demand) <= spot.price:
+
+    def is_worth_it(interruptions: float) -> bool:
+        asked = replace(spot, interruptions=interruptions)
+        return breakeven_price(nodes, given, asked, on_demand, written_s) > spot.price
+
+    if not is_worth_it(0.0):
         return 0.0
     least, most = 0.0, RATE_MOST
     for _ in range(60):
         middle = (least + most) / 2.0
-        if breakeven_price(nodes, given, replace(spot, interruptions=middle), on_demand) > spot.price:
-            least = middle
-        else:
-            most = middle
+        least, most = (middle, most) if is_worth_it(middle) else (least, middle)
     return least

@@ -4,20 +4,21 @@ A micro-batch goes through the stages of a pipeline; the slowest stage sets the 
 bubble. What data-parallel ranks exchange hides behind the backward pass as far as it fits.
 """
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
 
 from holdfast.api.errors import InvalidInput
 from holdfast.planner.bounds import positive
-from holdfast.planner.bubble import INTERLEAVED, bubble_passes
+from holdfast.planner.bubble import bubble_formula, bubble_passes
 from holdfast.planner.cluster import Cluster, reach_of
 from holdfast.planner.collective import SOURCE as RING
 from holdfast.planner.collective import exchange_s, gather_s, reduce_s, send_s
 from holdfast.planner.layout import Layout, Recompute, Sharding, Training
 from holdfast.planner.loader import SOURCE as LOADER
 from holdfast.planner.loader import step_bytes
-from holdfast.planner.memory import end_layers, gpu_parameters
+from holdfast.planner.memory import end_layers, expert_parameters, gpu_parameters, kept_parameters
 from holdfast.planner.model import Model
 from holdfast.planner.quantity import Quantity, total
 
@@ -79,6 +80,12 @@ class Pass(msgspec.Struct, frozen=True):
         return self.matmul + self.memory + self.tensor + self.context + self.expert
 
 
+def with_links(cluster: Cluster, reached: Efficiency) -> Cluster:
+    """The cluster with the rate of NVLink that is reached."""
+    gpu = cluster.gpu
+    return msgspec.structs.replace(cluster, gpu=msgspec.structs.replace(gpu, nvlink=gpu.nvlink * reached.links))
+
+
 def passes(layout: Layout, *, flash: bool) -> tuple[float, float]:
     """How often a layer's matmuls, and its attention's scores, are computed, in forward passes: 3 without
     recomputing.
@@ -86,7 +93,7 @@ def passes(layout: Layout, *, flash: bool) -> tuple[float, float]:
     Flash attention computes the scores again in any case.
     """
     if layout.recompute is Recompute.FULL:
-        return 4.0, 4.0
+        return 4.0, 4.5 if flash else 4.0
     return 3.0, 4.0 if layout.recompute is Recompute.SELECTIVE and not flash else 3.5
 
 
@@ -104,7 +111,7 @@ def _stage_pass(run: Run, reached: Efficiency, layers: float, *, logits: bool) -
     model, layout, cluster, training = run
     tokens = layout.micro_batch * training.sequence / layout.context
     times, score_times = passes(layout, flash=training.flash)
-    rate = (cluster.gpu.fp8 if training.fp8 and cluster.gpu.fp8 else cluster.gpu.bf16) * reached.matmul
+    rate = _matmul_rate(run, reached)
     plain_rate = cluster.gpu.bf16 * reached.matmul
     scores_rate = cluster.gpu.bf16 * reached.flash if training.flash else plain_rate
     linear = 2.0 * tokens * model.layer_parameters(active=True) / layout.tensor
@@ -113,20 +120,26 @@ def _stage_pass(run: Run, reached: Efficiency, layers: float, *, logits: bool) -
     if logits:
         matmul += 3.0 * 2.0 * tokens * model.vocab * model.hidden / layout.tensor / plain_rate
     memory = _memory_bound_s(run, reached) * layers
-    expert = _expert_s(run) * layers
+    expert = _expert_s(run) * layers * model.sparse_share
     if layout.overlap_experts:
         expert = max(0.0, expert - HIDES * (matmul + memory))
     return Pass(
         matmul=matmul,
         memory=memory,
-        tensor=_tensor_s(run, reached) * layers,
+        tensor=_tensor_s(run) * layers,
         context=_context_s(run) * layers,
         expert=expert,
     )
 
 
+def _matmul_rate(run: Run, reached: Efficiency) -> float:
+    gpu = run.cluster.gpu
+    return (gpu.fp8 if run.training.fp8 and gpu.fp8 else gpu.bf16) * reached.matmul
+
+
 def step_time(run: Run, reached: Efficiency) -> Quantity:
     """Seconds of one step, with their parts."""
+    run = run._replace(cluster=with_links(run.cluster, reached))
     model, layout, cluster, training = run
     one, count = stage_pass(run, reached), layout.micro_batches(training)
     bubble = bubble_passes(layout) / count
@@ -134,22 +147,20 @@ def step_time(run: Run, reached: Efficiency) -> Quantity:
     # What is exchanged for each micro-batch hides behind it, what is once a step behind the last backward pass.
     beside = one.whole * (count if layout.sharding > Sharding.OPTIMIZER else 2.0 / 3.0)
     waits = max(0.0, exchanged - (HIDES * beside if layout.overlap else 0.0))
+    each = f", x {count} micro-batches"
+    rate, memory = _matmul_rate(run, reached), cluster.gpu.memory_rate * reached.memory
+    formula, source = bubble_formula(layout)
     again = "6" if layout.recompute is Recompute.FULL else "4"
     parts = [
-        ("matmuls", one.matmul * count, "FLOP of a micro-batch over the rate reached, x micro-batches", ""),
-        ("memory-bound kernels", one.memory * count, "bytes read and written over the memory's rate", ""),
-        ("tensor-parallel collectives", one.tensor * count, f"{again} all-reduces a layer", RING),
-        ("context-parallel collectives", one.context * count, "keys and values gathered", RING),
-        ("expert-parallel exchange", one.expert * count, "tokens to their experts and back", RING),
-        ("pipeline hand-over", _pipeline_s(run) * count, "activations to the next stage and back", RING),
-        (
-            "pipeline bubble",
-            one.whole * count * bubble,
-            f"{bubble:.3g} of the time computed: (P-1)/M",
-            INTERLEAVED,
-        ),
+        ("matmuls", one.matmul * count, f"FLOP of a micro-batch at {rate:.3g} a second{each}", ""),
+        ("memory-bound kernels", one.memory * count, f"bytes moved at {memory:.3g} a second{each}", ""),
+        ("tensor-parallel collectives", one.tensor * count, f"{again} all-reduces a layer{each}", RING),
+        ("context-parallel collectives", one.context * count, f"keys and values gathered{each}", RING),
+        ("expert-parallel exchange", one.expert * count, f"tokens to their experts and back{each}", RING),
+        ("pipeline hand-over", _pipeline_s(run) * count, f"activations to the next stage and back{each}", RING),
+        ("pipeline bubble", one.whole * count * bubble, f"{bubble:.3g} of the time computed: {formula}", source),
         ("data-parallel exchange that shows", waits, f"{exchanged:.3g} s less what computing hides", FSDP),
-        ("optimizer", _optimizer_s(run, reached), "its state read and written", ""),
+        ("optimizer", _optimizer_s(run, reached), f"its state moved at {memory:.3g} bytes a second", ""),
     ]
     if cluster.storage:
         parts.append(_loader(run, sum(value for _, value, _, _ in parts)))
@@ -198,42 +209,47 @@ def _memory_bound_s(run: Run, reached: Efficiency) -> float:
     return times * tokens * moved * 2.0 / (cluster.gpu.memory_rate * reached.memory)
 
 
-def _tensor_s(run: Run, reached: Efficiency) -> float:
+def _tensor_s(run: Run) -> float:
     """Of one layer: two all-reduces forward and two backward, two more when it is computed again."""
     model, layout, cluster, training = run
     reach = reach_of(cluster, layout.tensor, 1)
     if reach.size == 1:
         return 0.0
-    reach = msgspec.structs.replace(reach, rate=reach.rate * reached.links)
     bytes_ = 2.0 * layout.micro_batch * training.sequence / layout.context * model.hidden
     shows = 1.0 / TENSOR_PIECES if layout.overlap_tensor else 1.0
     return shows * (6.0 if layout.recompute is Recompute.FULL else 4.0) * reduce_s(bytes_, reach)
 
 
 def _context_s(run: Run) -> float:
-    """Keys and values of the whole sequence, gathered forward and again backward, and their gradients
-    scattered.
+    """Keys and values of the whole sequence, gathered forward, again where all is computed again, and backward;
+    and their gradients scattered.
     """
     model, layout, cluster, training = run
     reach = reach_of(cluster, layout.context, layout.tensor)
     if reach.size == 1:
         return 0.0
-    width = 2 * (model.kv_heads or model.heads) * model.head_width
-    bytes_ = 2.0 * layout.micro_batch * training.sequence * width / layout.tensor
-    return 3.0 * gather_s(bytes_, reach)
+    heads = model.kv_heads or model.heads
+    width = 2 * model.head_width
+    if (latent := model.latent) is not None:  # attention takes them as made from their latents, for every head
+        heads, width = model.heads, latent.nope + latent.rope + latent.value
+    bytes_ = 2.0 * layout.micro_batch * training.sequence * width * max(1.0, heads / layout.tensor)
+    return (4.0 if layout.recompute is Recompute.FULL else 3.0) * gather_s(bytes_, reach)
 
 
 def _expert_s(run: Run) -> float:
-    """Tokens to their experts and back, forward and backward. In FP8 they go out in 8 bits and come back in 16."""
+    """Tokens to their experts and back, forward and backward, and again where all is computed again: to each
+    expert by NVLink, once to each domain by the network. In FP8 they go out in 8 bits and come back in 16.
+    """
     model, layout, cluster, training = run
     if layout.expert == 1 or model.experts is None:
         return 0.0
-    reach = reach_of(cluster, layout.expert, layout.tensor)
+    reach = reach_of(cluster, layout.expert, 1)
     tokens = layout.micro_batch * training.sequence / layout.context / layout.tensor
-    domains = model.experts.domains or max(1, reach.size // reach.near)
-    copies = min(model.experts.active, domains)
+    domains = model.experts.domains or reach.size // reach.near
+    copies = model.experts.active if reach.near >= reach.size else min(model.experts.active, domains)
     width = 1.0 + 2.0 if training.fp8 else 2.0 + 2.0
-    return 2.0 * exchange_s(tokens * copies * model.hidden * width, reach)
+    times = 3.0 if layout.recompute is Recompute.FULL else 2.0
+    return times * exchange_s(tokens * copies * model.hidden * width, reach)
 
 
 def _pipeline_s(run: Run) -> float:
@@ -252,24 +268,48 @@ def _data_s(model: Model, layout: Layout, cluster: Cluster, count: int) -> float
     groups that share parameters each for themselves reduce their shares; a pipeline that keeps them so does for
     each micro-batch, and gathers the weights once.
     """
-    reach = reach_of(cluster, layout.data * layout.context, layout.tensor)
-    bytes_ = 2.0 * gpu_parameters(model, layout)
-    if layout.sharding is Sharding.PARAMETERS:
-        shards = layout.shared_by
-        scattered = gather_s(bytes_, reach_of(cluster, shards, layout.tensor))
-        beyond = reach_of(cluster, layout.data * layout.context // shards, layout.tensor * shards)
-        return scattered + reduce_s(bytes_ / shards, beyond)
-    if layout.sharding is Sharding.GRADIENTS:
-        return (count + 1) * gather_s(bytes_, reach)
-    return reduce_s(bytes_, reach)
+    return sum(_reduced_s(each, layout.sharding, cluster, count) for each in _shares(model, layout))
+
+
+def _reduced_s(share: "_Share", sharding: Sharding, cluster: Cluster, count: int) -> float:
+    if sharding is Sharding.PARAMETERS:
+        scattered = gather_s(share.bytes_, reach_of(cluster, share.shards, share.stride))
+        beyond = reach_of(cluster, share.replicas // share.shards, share.stride * share.shards)
+        return scattered + reduce_s(share.bytes_ / share.shards, beyond)
+    reach = reach_of(cluster, share.replicas, share.stride)
+    if sharding is Sharding.GRADIENTS:
+        return (count + 1) * gather_s(share.bytes_, reach)
+    return reduce_s(share.bytes_, reach)
+
+
+class _Share(NamedTuple):
+    """Parameters of a GPU, in 16 bits: how many replicas have them, how many of those share them out, and how far
+    these are apart.
+    """
+
+    bytes_: float
+    replicas: int
+    shards: int
+    stride: int
+
+
+def _shares(model: Model, layout: Layout) -> Iterator[_Share]:
+    """What every rank has, and the experts, which expert parallelism leaves fewer replicas of."""
+    experts = expert_parameters(model, layout)
+    rest = gpu_parameters(model, layout) - experts
+    yield _Share(2.0 * rest, layout.data * layout.context, layout.shared_by, layout.tensor)
+    if experts:
+        yield _Share(2.0 * experts, layout.expert_replicas, layout.experts_shared_by, layout.expert)
 
 
 def _gathered_s(model: Model, layout: Layout, cluster: Cluster, count: int) -> float:
     """FSDP: the parameters, gathered forward and again backward; with the gradients three times them in a step."""
     if layout.sharding is not Sharding.PARAMETERS:
         return 0.0
-    reach = reach_of(cluster, layout.shared_by, layout.tensor)
-    return 2.0 * count * gather_s(2.0 * gpu_parameters(model, layout), reach)
+    gathered = (
+        gather_s(each.bytes_, reach_of(cluster, each.shards, each.stride)) for each in _shares(model, layout)
+    )
+    return 2.0 * count * sum(gathered)
 
 
 def _loader(run: Run, busy_s: float) -> tuple[str, float, str, str]:
@@ -283,8 +323,7 @@ def _loader(run: Run, busy_s: float) -> tuple[str, float, str, str]:
 def _optimizer_s(run: Run, reached: Efficiency) -> float:
     """State read and written, gradients read, weights written."""
     model, layout, cluster, training = run
-    count = gpu_parameters(model, layout)
-    if layout.sharding >= Sharding.OPTIMIZER:
-        count /= layout.shared_by
-    moved = count * (2.0 * training.optimizer_bytes + training.gradient_bytes + 2.0)
+    moved = kept_parameters(model, layout, Sharding.OPTIMIZER) * (
+        2.0 * training.optimizer_bytes + training.gradient_bytes + 2.0
+    )
     return moved / (cluster.gpu.memory_rate * reached.memory)

@@ -9,9 +9,9 @@ import msgspec
 from holdfast.planner.fleetrate import Failures
 from holdfast.planner.layout import Layout
 from holdfast.planner.memory import memory_of
-from holdfast.planner.plan import Question, plan
+from holdfast.planner.plan import Question, interval_of, plan
 from holdfast.planner.quantity import shown
-from holdfast.planner.reliability import DAY_S, effective_share, save_every_s, spares_for
+from holdfast.planner.reliability import DAY_S, effective_share, spares_for
 from holdfast.planner.step import Efficiency, Run, model_flops_utilization, step_time
 
 replace = msgspec.structs.replace
@@ -127,7 +127,7 @@ def _compared(question: Question, layout: Layout, truth: Truth) -> Iterator[Comp
     if truth.failures is not None:
         yield _failed(question, layout, truth.failures)
     if truth.effective is not None:
-        interval = save_every_s(cluster.nodes, question.reliability).value
+        interval = interval_of(question).value
         assumed = effective_share(cluster.nodes, question.reliability, interval).value
         yield _figure(
             "effective share of time", "share", assumed, truth.effective, is_worse=truth.effective < assumed
@@ -195,13 +195,14 @@ def _becomes(before: Question, after: Question, layout: Layout) -> str:
 def _reliable(before: Question, after: Question) -> str:
     """What failures make of the run, with the one and the other."""
     nodes = before.cluster.nodes
-    every = [save_every_s(nodes, each.reliability).value for each in (before, after)]
+    every = [interval_of(each).value for each in (before, after)]
     shares = [
         effective_share(nodes, each.reliability, interval).value
         for each, interval in zip((before, after), every, strict=True)
     ]
     spares = [spares_for(nodes, each.reliability).value for each in (before, after)]
-    saves = f"a checkpoint every {shown(every[1], 's')} in place of {shown(every[0], 's')}"
+    was, now = ("never" if math.isinf(each) else f"every {shown(each, 's')}" for each in every)
+    saves = f"a checkpoint {now} in place of {was}"
     says = f"{shares[1]:.1%} of the time trains in place of {shares[0]:.1%}, {saves}"
     return f"{says}, {spares[1]:.0f} spares in place of {spares[0]:.0f}"
 

@@ -38,7 +38,7 @@ def test_a_plan_is_a_table_of_options_what_failures_make_of_them_and_why_others_
     assert heading.split() == ["LAYOUT", "MEMORY", "STEP", "MFU", "TOKENS/S", "DAYS", "MONEY"]
     assert len(rows) == 3
     assert float(rows[0].split()[-1].replace(",", "")) == pytest.approx(
-        float(rows[0].split()[-2]) * 24 * 64 * 2.5, rel=0.02
+        float(rows[0].split()[-2]) * 24 * (64 + 8) * 2.5, rel=0.02
     )
     assert [line.split("  ")[0] for line in failures.splitlines()] == [
         "failures",
@@ -68,7 +68,11 @@ def test_a_figure_is_explained_down_to_its_sources(file: Path, capsys: pytest.Ca
     assert answer(["plan", str(file), "--explain", "--layout", "tp=2,pp=4"]) == 0
     told = capsys.readouterr().out
     assert "pipeline bubble = " in told
-    assert "(P-1)/M]  https://arxiv.org/abs/2104.04473" in told
+    assert "(P-1) (F + B - W) / M, of equal thirds]  https://arxiv.org/abs/2401.10241" in told
+    for name in ("MFU", "tokens a second", "parameters"):
+        assert f"\n{name} = " in told
+    assert answer(["plan", str(file), "--explain", "--layout", "tp=2,pp=4", "-o", "json"]) == 0
+    assert {"step time", "MFU"} < {each["name"] for each in json.loads(capsys.readouterr().out)}
     assert "optimizer state = " in told
     assert "checkpoint interval = " in told
 
@@ -127,7 +131,8 @@ def test_a_model_that_fits_nowhere_ends_with_one_and_the_reasons(
         (["--gpu", "V100"], "cluster.gpu"),
         (["--gpus", "0"], "cluster.gpus"),
         (["--batch", "many"], "training"),
-        (["--layout", "tp=7"], "training.batch"),
+        (["--layout", "tp=7"], "layout: {'tensor': 7}"),
+        (["--layout", "tp=2,tp=4"], "give tp once"),
     ],
 )
 def test_what_is_wrong_is_refused_by_its_name(

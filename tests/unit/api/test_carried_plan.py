@@ -44,11 +44,24 @@ def test_what_the_plan_counts_on_is_in_the_policy() -> None:
         "!!python/object/apply:os.system [ls]",
         "x" * 70_000,
         "[" * 5000,
+        "expects: {stepSeconds: !!bool soon, memoryRate: 1}",
+        "expects: {stepSeconds: !!timestamp soon, memoryRate: 1}",
+        "expects: {stepSeconds: !!int '', memoryRate: 1}",
+        "expects: {stepSeconds: 2024-13-45, memoryRate: 1}",
+        "a: &a {k: 1}\nexpects: {<<: *a, stepSeconds: 1, memoryRate: 1}",
+        "a: " + "{a: " * 9 + "1" + "}" * 10,
     ],
 )
 def test_a_plan_that_cannot_be_read_is_refused_with_the_job(text: str) -> None:
     with pytest.raises(InvalidSpec, match=r"annotations\[holdfast.dev/plan\].*holdfast plan --write"):
         read_trainingjob(job(text))
+
+
+def test_few_characters_that_refer_to_one_another_do_not_become_many_values() -> None:
+    """Read, this would be 2 x 8^12 pairs."""
+    rows = [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 8)}]}}" for n in range(1, 13)]
+    with pytest.raises(InvalidSpec, match="neither references nor tags"):
+        read_trainingjob(job("\n".join(["a0: &a0 {k: v, l: w}", *rows])))
 
 
 def test_a_job_without_a_plan_has_none() -> None:

@@ -52,6 +52,15 @@ def test_what_is_worse_than_planned_is_told_before_the_first_step() -> None:
     assert "a step" not in beside_plan(story.state, 2.05)
 
 
+def test_a_step_of_fewer_ranks_than_were_planned_is_no_worse_for_it() -> None:
+    alone, both = (Story(nodes_min=1, nodes_max=2, expects=EXPECTS).join(*nodes) for nodes in ((1,), (1, 2)))
+    for story, ranks in ((alone.wait(120).run(), 1), (both.run(), 2)):
+        assert story.state.round is not None
+        assert story.state.round.world_size == ranks
+    assert beside_plan(alone.state, 4.0) == ""
+    assert beside_plan(both.state, 4.0) == "a step takes 4 s, 2 s planned"
+
+
 def test_the_middle_link_is_a_rate_too() -> None:
     story = joined()
     tested = changed(story.state, links=type(story.state.links)({"node-1": 1.0}, usual=UsualLink(1e-4, 3e9)))

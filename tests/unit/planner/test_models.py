@@ -53,6 +53,127 @@ BLOOM = {
     "vocab_size": 250880,
     "tie_word_embeddings": True,
 }
+FALCON = {"model_type": "falcon", "multi_query": True, "vocab_size": 65024}
+FALCON_7B = {**FALCON, "hidden_size": 4544, "num_hidden_layers": 32, "num_attention_heads": 71, "num_kv_heads": 71}
+FALCON_40B = {
+    **FALCON,
+    "hidden_size": 8192,
+    "num_hidden_layers": 60,
+    "num_attention_heads": 128,
+    "num_kv_heads": 8,
+    "new_decoder_architecture": True,
+    "tie_word_embeddings": False,
+}
+STARCODER = {
+    "model_type": "gpt_bigcode",
+    "n_embd": 6144,
+    "n_head": 48,
+    "n_layer": 40,
+    "n_inner": 24576,
+    "n_positions": 8192,
+    "vocab_size": 49152,
+}
+STARCODER2 = {
+    **LLAMA,
+    "model_type": "starcoder2",
+    "hidden_size": 6144,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 48,
+    "num_key_value_heads": 4,
+    "intermediate_size": 24576,
+    "vocab_size": 49152,
+}
+NEMOTRON = {
+    **LLAMA,
+    "model_type": "nemotron",
+    "hidden_size": 6144,
+    "num_attention_heads": 48,
+    "intermediate_size": 24576,
+    "vocab_size": 256000,
+}
+GPT_NEO = {
+    "model_type": "gpt_neo",
+    "hidden_size": 2048,
+    "num_heads": 16,
+    "num_layers": 24,
+    "intermediate_size": None,
+    "max_position_embeddings": 2048,
+    "vocab_size": 50257,
+}
+QWEN_MOE = {
+    **LLAMA,
+    "model_type": "qwen2_moe",
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "moe_intermediate_size": 1408,
+    "shared_expert_intermediate_size": 5632,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "num_hidden_layers": 24,
+    "num_experts": 60,
+    "num_experts_per_tok": 4,
+    "decoder_sparse_step": 1,
+    "vocab_size": 151936,
+}
+DEEPSEEK_V2_LITE = {
+    **DEEPSEEK,
+    "model_type": "deepseek_v2",
+    "hidden_size": 2048,
+    "intermediate_size": 10944,
+    "moe_intermediate_size": 1408,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 6,
+    "first_k_dense_replace": 1,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "num_hidden_layers": 27,
+    "vocab_size": 102400,
+    "q_lora_rank": None,
+}
+GLM_4 = {
+    "model_type": "chatglm",
+    "hidden_size": 4096,
+    "ffn_hidden_size": 13696,
+    "num_attention_heads": 32,
+    "multi_query_attention": True,
+    "multi_query_group_num": 2,
+    "num_layers": 40,
+    "padded_vocab_size": 151552,
+}
+QWEN = {
+    "model_type": "qwen",
+    "hidden_size": 4096,
+    "intermediate_size": 22016,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "vocab_size": 151936,
+}
+MAVERICK = {
+    **LLAMA,
+    "model_type": "llama4_text",
+    "hidden_size": 5120,
+    "intermediate_size": 8192,
+    "intermediate_size_mlp": 16384,
+    "num_attention_heads": 40,
+    "head_dim": 128,
+    "num_hidden_layers": 48,
+    "num_local_experts": 128,
+    "num_experts_per_tok": 1,
+    "interleave_moe_layer_step": 2,
+    "vocab_size": 202048,
+}
+COMMAND_R = {
+    **LLAMA,
+    "model_type": "cohere",
+    "hidden_size": 8192,
+    "intermediate_size": 22528,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 64,
+    "num_hidden_layers": 40,
+    "vocab_size": 256000,
+}
+del COMMAND_R["tie_word_embeddings"]
 
 
 @pytest.mark.parametrize(
@@ -63,12 +184,26 @@ BLOOM = {
         pytest.param(DEEPSEEK, 671.0, 37.55, id="DeepSeek-V3"),
         pytest.param(GPT2, 0.1244, 0.1244, id="GPT-2"),
         pytest.param(BLOOM, 176.2, 176.2, id="BLOOM"),
+        pytest.param(FALCON_7B, 6.92, 6.92, id="Falcon 7B: one head of keys"),
+        pytest.param(FALCON_40B, 41.84, 41.84, id="Falcon 40B: eight"),
+        pytest.param(STARCODER, 15.52, 15.52, id="StarCoder: two matrices, one head of keys"),
+        pytest.param(STARCODER2, 15.96, 15.96, id="StarCoder2 15B: two matrices"),
+        pytest.param(NEMOTRON, 15.63, 15.63, id="Nemotron-4 15B: two matrices"),
+        pytest.param(GPT_NEO, 1.315, 1.315, id="GPT-Neo 1.3B: heads by a name of its own"),
+        pytest.param(QWEN_MOE, 14.32, 2.69, id="Qwen1.5-MoE: a shared expert as wide as four"),
+        pytest.param(DEEPSEEK_V2_LITE, 15.71, 2.66, id="DeepSeek-V2-Lite: queries not compressed"),
+        pytest.param(GLM_4, 9.40, 9.40, id="GLM-4 9B: groups and vocabulary by names of their own"),
+        pytest.param(QWEN, 7.72, 7.72, id="Qwen 7B: its width is that of two matrices"),
+        pytest.param(MAVERICK, 400.7, 17.18, id="Llama 4 Maverick: every other layer dense"),
+        pytest.param(COMMAND_R, 34.98, 34.98, id="Command R: tied where it does not say"),
     ],
 )
 def test_the_parameters_of_a_config_are_those_that_its_makers_count(
     config: dict[str, object], billions: float, active: float
 ) -> None:
-    model = model_of(config, "it")
+    model = model_of(
+        {key: value for key, value in config.items() if value is not None or key == "q_lora_rank"}, "it"
+    )
     assert model.parameters / 1e9 == pytest.approx(billions, rel=1e-3)
     assert model.active_parameters / 1e9 == pytest.approx(active, rel=2e-3)
 
@@ -95,6 +230,39 @@ def test_a_token_takes_six_flop_a_parameter_and_attention_on_top() -> None:
 def test_a_config_that_is_wrong_is_refused_by_its_key(changed: dict[str, object], field: str) -> None:
     with pytest.raises(InvalidInput, match=field):
         model_of({**LLAMA, **changed}, "it")
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({**LLAMA, "model_type": "jamba", "mamba_d_state": 16}, "mamba_d_state"),
+        ({**LLAMA, "model_type": "bert"}, "encoder"),
+        ({**LLAMA, "layer_types": ["full_attention", "conv"]}, "layers of conv"),
+        ({**LLAMA, "layer_types": [{}]}, "layers of {}"),
+        ({**LLAMA, "is_encoder_decoder": True}, "encoder"),
+        ({"model_type": "gemma3", "text_config": LLAMA}, "text_config"),
+        ({**QWEN_MOE, "shared_expert_intermediate_size": 1000}, "multiple of an expert's width"),
+        ({**QWEN_MOE, "intermediate_size": 0, "moe_intermediate_size": 0}, "ffn"),
+        ({**QWEN_MOE, "mlp_only_layers": "all"}, "mlp_only_layers"),
+        ({**MIXTRAL, "num_experts_per_tok": 9}, "experts.active"),
+    ],
+)
+def test_a_model_that_would_be_planned_as_another_is_refused(config: dict[str, object], says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        model_of(config, "it")
+
+
+def test_layers_without_experts_are_counted() -> None:
+    def dense(**changed: object) -> int:
+        experts = model_of({**QWEN_MOE, **changed}, "it").experts
+        assert experts is not None
+        return experts.dense_layers
+
+    assert dense() == 0
+    assert dense(mlp_only_layers=[0, 5, 5]) == 2
+    assert dense(decoder_sparse_step=2) == 12
+    assert dense(decoder_sparse_step=2, mlp_only_layers=[0, 1]) == 13
+    assert dense(first_k_dense_replace=3, num_hidden_layers=10**29) == 3
 
 
 def test_a_config_is_read_from_its_file(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import math
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from holdfast.planner.memory import (
 from holdfast.planner.model import Model
 from holdfast.planner.plan import Option, Question, plan, reasons
 from holdfast.planner.questionfile import question_of, read_sections
-from holdfast.planner.step import Efficiency, Run, step_time
+from holdfast.planner.step import Efficiency, Run, step_time, with_links
 
 LLAMA_8B = Model("8B", layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256)
 TRAINING = Training(sequence=8192, batch=512, tokens=1e12)
@@ -42,7 +43,7 @@ def test_options_are_sorted_by_speed_and_cost_what_their_gpus_cost() -> None:
     assert rates == sorted(rates, reverse=True)
     for each in found.options:
         assert each.days is not None
-        assert each.money == pytest.approx(each.days * 24 * 64 * 2.0)
+        assert each.money == pytest.approx(each.days * 24 * (64 + 8) * 2.0), "a spare node is paid too"
         assert each.days * 86400 * each.tokens_per_s * found.effective.value == pytest.approx(1e12)
         assert each.memory.value <= H100.memory
         assert each.layout.gpus == 64
@@ -60,7 +61,7 @@ def test_pinned_degrees_are_those_of_every_layout() -> None:
     found = plan(QUESTION, {"tensor": 2, "pipeline": 4})
     judged = [each.layout for each in (*found.options, *found.rejected)]
     assert {(each.tensor, each.pipeline) for each in judged} == {(2, 4)}
-    with pytest.raises(InvalidInput, match=r"training.batch.*tensor.*7"):
+    with pytest.raises(InvalidInput, match=r"layout.*tensor.*7"):
         plan(QUESTION, {"tensor": 7})
 
 
@@ -134,7 +135,8 @@ def test_groups_that_share_parameters_gather_near_and_reduce_far() -> None:
     near = replace(whole, shards=8)
     shows = "data-parallel exchange that shows"
     bytes_ = 2.0 * LLAMA_8B.parameters
-    expected = 3 * gather_s(bytes_, reach_of(slow, 8, 1)) + reduce_s(bytes_ / 8, reach_of(slow, 8, 8))
+    joined = with_links(slow, Efficiency())
+    expected = 3 * gather_s(bytes_, reach_of(joined, 8, 1)) + reduce_s(bytes_ / 8, reach_of(slow, 8, 8))
     assert part(Run(LLAMA_8B, near, slow, small), shows) == pytest.approx(expected, rel=0.01)
     assert part(Run(LLAMA_8B, near, slow, small), shows) < part(Run(LLAMA_8B, whole, slow, small), shows)
     kept = [memory_of(LLAMA_8B, each, small).of[2].value for each in (whole, near)]
@@ -226,6 +228,41 @@ def test_the_job_of_a_plan_is_one_that_is_accepted() -> None:
     assert least * 8 % (4 * 3) == 0, "12 ranks of a model fill 3 nodes of 8"
 
 
+def test_a_job_shrinks_to_no_fewer_nodes_than_its_state_fits_in() -> None:
+    large = Model("70B", layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28672, vocab=128256)
+    question = Question(large, Cluster(H100, 512), Training(sequence=8192, batch=1024))
+    found = plan(question, {"tensor": 1, "pipeline": 1, "context": 8})
+    best = found.options[0]
+    assert best.layout.sharding is Sharding.PARAMETERS
+    least = read_trainingjob(dict(job_of(question, found, best, "gpt"))).spec.nodes.min
+    held = [
+        memory_of(large, replace(best.layout, data=nodes * 8 // 8), question.training).value / H100.memory
+        for nodes in (least - 1, least)
+    ]
+    assert held[0] > 0.94 >= held[1]
+    assert 1 < least < 64
+
+
+def test_the_job_of_a_toy_has_its_flop_too() -> None:
+    toy = Model("toy", layers=1, hidden=2, heads=1, ffn=2, vocab=2)
+    question = Question(toy, Cluster(H100, 8), Training(sequence=128, batch=8))
+    found = plan(question)
+    told = read_trainingjob(dict(job_of(question, found, found.options[0], "toy"))).spec.utilization
+    assert told is not None
+    assert told.gigaflops_per_token * 1e9 == pytest.approx(toy.flops_per_token(128), rel=1e-5)
+
+
+def test_a_job_s_annotation_names_no_file_to_be_read(tmp_path: Path) -> None:
+    secret, job = tmp_path / "secret.json", tmp_path / "job.yaml"
+    secret.write_text("{}")
+    plan_text = yaml.safe_dump({"model": {"config": str(secret)}})
+    job.write_text(
+        yaml.safe_dump({"kind": "TrainingJob", "metadata": {"annotations": {"holdfast.dev/plan": plan_text}}})
+    )
+    with pytest.raises(InvalidInput, match=r"model\.config"):
+        read_sections(job)
+
+
 def test_a_question_is_read_from_yaml_with_numbers_as_people_write_them(tmp_path: Path) -> None:
     file = tmp_path / "question.yaml"
     file.write_text(
@@ -256,6 +293,11 @@ def test_a_question_is_read_from_yaml_with_numbers_as_people_write_them(tmp_path
         ("cluster: {gpu: A100-80GB, gpus: 8, colour: red}", "cluster"),
         ("training: {sequence: 8}", "training"),
         ("model: {config: x.json, layers: 3}", "model"),
+        ("reached: {matmul: 56}", "reached.matmul"),
+        ("training: {sequence: 128, batch: 8, fp8: true}", "training.fp8"),
+        ("training: {sequence: 2024-13-45, batch: 8}", "FILE"),
+        ("training: {sequence: !!bool soon, batch: 8}", "FILE"),
+        ("training: {sequence: !!timestamp soon, batch: 8}", "FILE"),
     ],
 )
 def test_a_question_that_is_wrong_is_refused_by_its_field(tmp_path: Path, text: str, field: str) -> None:
@@ -270,6 +312,12 @@ def test_a_question_that_is_wrong_is_refused_by_its_field(tmp_path: Path, text: 
     with pytest.raises(InvalidInput) as refused:
         question_of(read_sections(file), tmp_path)
     assert refused.value.problems[0].field.startswith(field)
+
+
+@pytest.mark.parametrize(("tokens", "fix"), [(1e40, "at most 1e"), (-1.0, "at least 0"), (math.nan, "at least 0")])
+def test_a_number_beyond_its_bounds_is_told_which(tokens: float, fix: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"training.tokens.*{fix}"):
+        replace(TRAINING, tokens=tokens)
 
 
 def test_numbers_inside_a_section_are_read_as_people_write_them_too() -> None:

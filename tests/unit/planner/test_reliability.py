@@ -56,6 +56,15 @@ def test_spares_are_a_percentile_of_those_in_repair(nodes: int, repair_days: flo
     assert found >= math.floor(nodes * away)
 
 
+def test_spares_grow_with_the_nodes_also_where_the_chance_that_all_are_there_is_hardly_a_number() -> None:
+    given = Reliability(rate=100.0)
+    found = [spares_for(nodes, given).value for nodes in range(1600, 2200, 4)]
+    assert found == sorted(found)
+    # 30% of them are away: the mean, and 2.33 times sqrt(n x 0.3 x 0.7) above it.
+    assert spares_for(2088, given).value == pytest.approx(626.4 + 2.33 * 20.94, abs=1.5)
+    assert spares_for(1680, given).value == pytest.approx(504 + 2.33 * 18.78, abs=1.5)
+
+
 def test_nothing_that_fails_never_saves_and_loses_nothing() -> None:
     given = Reliability(rate=0.0)
     assert math.isinf(save_every_s(8, given).value)

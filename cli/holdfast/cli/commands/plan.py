@@ -1,5 +1,6 @@
 """`holdfast plan`: which layout of a model on how many GPUs, how fast, how dear, and what failures make of it."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -16,8 +17,9 @@ from holdfast.cli.output import ExitCode, Format, emit, format_option, pairs, re
 from holdfast.planner.fleetrate import failures_of
 from holdfast.planner.jobfile import job_of
 from holdfast.planner.notes import notes_of
+from holdfast.planner.outcome import outcome_of
 from holdfast.planner.plan import Option, Plan, Question, Reason, plan, reasons
-from holdfast.planner.quantity import shown
+from holdfast.planner.quantity import Quantity, shown
 from holdfast.planner.questionfile import Sections, question_of, read_sections
 
 SHORT: Final[Mapping[str, str]] = {
@@ -92,15 +94,20 @@ def plan_command(
     if explain and found.options:
         best = found.options[0]
         of_failures = (found.failures, found.spares, found.interval, found.effective)
-        for each in (best.step, best.memory, *of_failures, *notes_of(question, best)):
-            click.echo("\n".join(each.lines()))
-        return ExitCode.OK
+        outcome, notes = outcome_of(question, found, best), notes_of(question, best)
+        told = (best.step, best.memory, *of_failures, *outcome, *notes)
+        return emit(form, told, table=_explained, names=[each.name for each in told])
     emit(form, _answer(found, top), table=plan_text, names=[str(each.layout) for each in found.options[:top]])
     return ExitCode.OK if found.options else ExitCode.FAILED
 
 
+def _explained(told: Sequence[Quantity]) -> str:
+    return "\n".join(line for each in told for line in each.lines())
+
+
 def plan_text(answer: Answer) -> str:
     """As tables: the options, what failures make of them, and why the others fall."""
+    every = answer.checkpoint_every_s
     headers = ("LAYOUT", "MEMORY", "STEP", "MFU", "TOKENS/S", "DAYS", "MONEY")
     parts = [table(headers, [_cells(each) for each in answer.options])] if answer.options else ["no layout fits"]
     parts.append(
@@ -108,7 +115,7 @@ def plan_text(answer: Answer) -> str:
             [
                 ("failures", f"{answer.failures_a_day:.3g} a day"),
                 ("spare nodes", str(answer.spares)),
-                ("checkpoint every", shown(answer.checkpoint_every_s, "s")),
+                ("checkpoint every", shown(every, "s") if math.isfinite(every) else "none is due"),
                 ("effective share of time", f"{answer.effective_share:.1%}"),
                 (
                     "layouts that fit",
@@ -124,8 +131,10 @@ def plan_text(answer: Answer) -> str:
 
 
 def _cells(option: Option) -> Sequence[str]:
-    days = "?" if option.days is None else f"{option.days:.1f}"
-    money = "?" if option.money is None else f"{option.money:,.0f}"
+    days, money = (
+        "?" if each is None else "never" if math.isinf(each) else f"{each:,.{digits}f}"
+        for each, digits in ((option.days, 1), (option.money, 0))
+    )
     return (
         str(option.layout),
         shown(option.memory.value, "bytes"),
@@ -194,6 +203,8 @@ def _pinned(layout: str | None) -> dict[str, int]:
             continue
         if name not in SHORT or not number.isdecimal() or int(number) < 1:
             raise InvalidInput(Problem("--layout", each, f"give NAME=NUMBER, NAME one of {', '.join(SHORT)}"))
+        if SHORT[name] in pinned:
+            raise InvalidInput(Problem("--layout", layout, f"give {name} once"))
         pinned[SHORT[name]] = int(number)
     return pinned
 

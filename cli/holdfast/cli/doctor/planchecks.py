@@ -57,7 +57,7 @@ def _finding(each: Compared) -> Finding:
     assumed, measured = shown(each.assumed, each.unit), shown(each.measured, each.unit)
     if not each.is_wrong:
         return Finding(Level.OK, each.name, f"{measured}, assumed {assumed}")
-    says = f"{measured}, assumed {assumed}: {_off(each)}"
+    says = f"{measured}, assumed {assumed}: {_off(each)}" if each.assumed else f"{measured}, none assumed"
     if each.is_worse:
         return Finding(Level.WARN, each.name, says, each.becomes)
     return Finding(Level.OK, each.name, f"{says}; {each.becomes}" if each.becomes else says)

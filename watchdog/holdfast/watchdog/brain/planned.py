@@ -55,8 +55,15 @@ def _worse(state: JobState, step_time_s: float | None) -> Iterator[str]:
         if found is not None and found.mean < (1.0 - WORSE) * wanted:
             least = f", the least {_gigabytes(found.least)} on {found.node}" if found.count > 1 else ""
             yield f"{what} reaches {_gigabytes(found.mean)} of {_gigabytes(wanted)} planned{least}"
-    if step_time_s is not None and step_time_s > (1.0 + WORSE) * expects.step_seconds:
+    if step_time_s is not None and not _is_smaller(state) and step_time_s > (1.0 + WORSE) * expects.step_seconds:
         yield f"a step takes {step_time_s:.3g} s, {expects.step_seconds:.3g} s planned"
+
+
+def _is_smaller(state: JobState) -> bool:
+    """Whether fewer ranks run than the job is to have at most, which are those that were planned."""
+    if state.round is None or state.policy is None:
+        return False
+    return state.round.world_size < state.policy.nodes_max * state.policy.processes_per_node
 
 
 def _gigabytes(rate: float) -> str:
