@@ -57,8 +57,9 @@ class Fleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One run to live through, `days` long. `step_s` is what a step takes when nothing is wrong. Raises InvalidInput
-    for a policy with replica groups: here a fault stops everybody.
+    """One run to live through, `days` long. `step_s` is what a step takes when nothing is wrong.
+
+    Raises InvalidInput for a policy with replica groups: here a fault stops everybody.
 
     `faults` are drawn, `happenings` are given. `tests_find` is the share of self-tests of a broken device that
     find it so.
