@@ -55,6 +55,7 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     moments, per parameter. `fp8`: matmuls are in FP8. `logit_bytes` are what each logit of a micro-batch takes
     with its loss: 6 where that is fused, 14 in eager PyTorch (16 bits and three times 32), 0 where it is chunked.
     `sample_bytes` is what a loader reads for each sequence, images with it; 0: its tokens.
+    `loss` is what is to be reached, in nats a token; 0: it is not known.
     """
 
     sequence: int
@@ -66,11 +67,12 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     optimizer_bytes: int = 12
     logit_bytes: float = 6.0
     sample_bytes: float = 0.0
+    loss: float = 0.0
 
     def __post_init__(self) -> None:
         """Raises InvalidInput."""
         counts = positive(self, "training", ("sequence", "batch"))
-        kept = ("tokens", "gradient_bytes", "optimizer_bytes", "logit_bytes", "sample_bytes")
+        kept = ("tokens", "gradient_bytes", "optimizer_bytes", "logit_bytes", "sample_bytes", "loss")
         if problems := [*counts, *not_negative(self, "training", kept)]:
             raise InvalidInput(*problems)
 

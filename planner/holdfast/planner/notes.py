@@ -19,7 +19,7 @@ SAMPLED_BATCH = 64
 
 def notes_of(question: Question, option: Option) -> tuple[Quantity, ...]:
     """Each with its formula and source, those first that a layout is chosen by."""
-    parts = (_balance, _batches, _bubbles, _recomputing, _checkpoint, _loading, _asked, _spot)
+    parts = (_balance, _hides, _batches, _bubbles, _recomputing, _checkpoint, _loading, _asked, _spot)
     return tuple(quantity for part in parts for quantity in part(question, option))
 
 
@@ -32,7 +32,7 @@ def _balance(question: Question, option: Option) -> Iterator[Quantity]:
         yield Quantity("machine balance in FP8", gpu.fp8 / gpu.memory_rate, "FLOP/byte", says, gpu.source)
 
 
-def _batches(question: Question, option: Option) -> Iterator[Quantity]:
+def _hides(question: Question, option: Option) -> Iterator[Quantity]:
     model, cluster, training, layout = question.model, question.cluster, question.training, option.layout
     ranks = layout.shared_by
     if ranks > 1:
@@ -48,14 +48,26 @@ def _batches(question: Question, option: Option) -> Iterator[Quantity]:
         says += "the layout has "
         says += f"{layout.micro_batch * training.sequence // layout.context} in a micro-batch"
         yield Quantity("tokens of a GPU from which on FSDP hides", least, "tokens", says, batch.HIDES)
+
+
+def _batches(question: Question, option: Option) -> Iterator[Quantity]:
+    training = question.training
+    mine, critical, known_by = training.batch * training.sequence, 0.0, "where that is the critical one"
     if training.tokens:
-        best = batch.best_tokens(model, training.sequence, training.tokens)
-        mine = training.batch * training.sequence
+        critical = batch.best_tokens(question.model, training.sequence, training.tokens)
         says = f"0.292 C^0.3271; the question has {mine:.4g}"
-        yield Quantity("batch that trains best", best, "tokens", says, batch.DEEPSEEK)
-        needs = f"1 + B / B_crit where that is the critical one: of {mine:.4g} tokens a step"
-        value = batch.samples_needed(mine, best)
-        yield Quantity("tokens needed, in multiples of the fewest", value, "", needs, batch.NOISE)
+        yield Quantity("batch that trains best", critical, "tokens", says, batch.DEEPSEEK)
+    if training.loss:
+        critical, known_by = batch.critical_tokens(training.loss), f"at a loss of {training.loss:g}"
+        says = f"2 x 10^8 L^(-1/0.21) {known_by}; the question has {mine:.4g}"
+        yield Quantity("critical batch", critical, "tokens", says, batch.KAPLAN)
+    if critical:
+        for what, value, formula in (
+            ("tokens", batch.samples_needed(mine, critical), "1 + B / B_crit"),
+            ("steps", batch.steps_needed(mine, critical), "1 + B_crit / B"),
+        ):
+            says = f"{formula} {known_by}: of {mine:.4g} tokens a step"
+            yield Quantity(f"{what} needed, in multiples of the fewest", value, "", says, batch.NOISE)
 
 
 def _bubbles(question: Question, option: Option) -> Iterator[Quantity]:

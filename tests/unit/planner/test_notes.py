@@ -210,7 +210,7 @@ def test_every_note_of_a_plan_has_a_formula() -> None:
     question = Question(small, Cluster(H100, 64, price=2.0, storage=1e11), training, spot=SPOT)
     (best, *_) = plan(question, {"pipeline": 2}).options
     found = notes_of(question, best)
-    assert len({each.name for each in found}) == len(found) == 21
+    assert len({each.name for each in found}) == len(found) == 22
     assert all(each.formula for each in found)
     assert all(each.value >= 0 for each in found)
     bare = Question(small, Cluster(A100, 8), Training(sequence=8192, batch=512))

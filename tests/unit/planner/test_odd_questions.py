@@ -57,6 +57,7 @@ WHOLE: dict[str, dict[str, Any]] = {
         "optimizer_bytes": 12,
         "logit_bytes": 6,
         "sample_bytes": 1000,
+        "loss": 2.5,
     },
     "reliability": {"rate": 3.8, "restart_s": 60, "save_s": 1.0, "repair_days": 3, "waiting": 0.01},
     "spot": {"price": 1.0, "interruptions": 20, "notice_s": 120},

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.cli.commands.plan import Answer, plan_text
+from holdfast.planner.batch import critical_tokens
 from holdfast.planner.bubble import bubble_formula
 from holdfast.planner.checkpoint import checkpoint_bytes
 from holdfast.planner.cluster import Cluster
@@ -54,6 +55,19 @@ def test_no_checkpoint_follows_sooner_than_one_is_written() -> None:
     assert found.interval.value == pytest.approx(4 * best.value)
     assert found.effective == effective_share(8, slow.reliability, 4 * best.value)
     assert "takes to storage" in found.interval.formula
+
+
+def test_the_critical_batch_is_that_of_the_loss_to_be_reached() -> None:
+    names = ("tokens needed, in multiples of the fewest", "steps needed, in multiples of the fewest")
+    for loss in (0.0, 2.0, 3.0):
+        question = replace(QUESTION, training=replace(TRAINING, loss=loss))
+        told = {each.name: each.value for each in notes_of(question, plan(question, PINNED).options[0])}
+        tokens, steps = (told[name] for name in names)
+        critical = told["critical batch"] if loss else told["batch that trains best"]
+        assert ("critical batch" in told) is (loss > 0)
+        assert critical == pytest.approx(critical_tokens(loss)) if loss else True
+        assert tokens == pytest.approx(1 + 512 * 8192 / critical)
+        assert (tokens - 1) * (steps - 1) == pytest.approx(1.0)
 
 
 def test_money_on_spot_is_that_of_its_hours() -> None:
