@@ -130,8 +130,8 @@ class Preemption(Section):
 class Budget(Section):
     """The blast radius: how many nodes may be evicted before a human is asked."""
 
-    evictions: Annotated[int, Field(ge=0, le=COUNT_MAX)] = 4
-    """At most so many nodes leave the job in the time given by per."""
+    evictions: Annotated[int, Field(ge=0, le=COUNT_MAX)] | None = None
+    """At most so many nodes leave the job in the time given by per. By default 4, and 1 for each 1024 nodes."""
     per: Duration = timedelta(hours=1)
     """The time that evictions are counted over."""
     cluster_fraction: Share = Percent(0.05)
@@ -141,8 +141,11 @@ class Budget(Section):
 class Restarts(Section):
     """How often a job may be restarted before it counts as failed."""
 
-    max: Annotated[int, Field(ge=0, le=COUNT_MAX)] = 100
-    """At most so many restarts in the time given by per; one more and the job has failed."""
+    max: Annotated[int, Field(ge=0, le=COUNT_MAX)] | None = None
+    """At most so many restarts in the time given by per; one more and the job has failed.
+
+    By default 100, and 1 for each 32 nodes.
+    """
     per: Duration = timedelta(hours=24)
     """The time that restarts are counted over."""
     backoff: Duration = timedelta(seconds=10)

@@ -5,7 +5,7 @@ question that the plan answered and the layout it chose, which `holdfast.planner
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import yaml
@@ -31,7 +31,7 @@ class _PlainLoader(yaml.SafeLoader):
         self._depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        event = self.peek_event()  # type: ignore[no-untyped-call] # the stubs have no types for it
         if getattr(event, "anchor", None) is not None or getattr(event, "tag", None) is not None:
             raise ComposerError(None, None, "neither references nor tags are read", event.start_mark)
         if self._depth >= DEPTH_MAX:

@@ -224,22 +224,28 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
 
     def group_seat(self, place: int) -> GroupSeat | None:
         """What the member at `place` is shown of its replica group; None where there are none."""
-        first = 0
+        at = bisect_right(self._group_seats, place, key=_first)
+        return self._group_seats[at - 1][1] if at else None
+
+    @cached_property
+    def _group_seats(self) -> tuple[tuple[int, GroupSeat], ...]:
+        """The first place of each group, and what its members are shown of it."""
+        first, count, seats = 0, sum([each.trains for each in self.groups]), []
         for index, group in enumerate(self.groups):
-            if place < first + group.members:
-                shares = self.ranks[first : first + group.members]
-                return GroupSeat(
-                    epoch=group.epoch,
-                    first_rank=shares[0].first_rank,
-                    size=sum([share.local_size for share in shares]),
-                    endpoint=group.endpoint,
-                    index=index if group.trains else None,
-                    count=sum([each.trains for each in self.groups]),
-                    meets_in=self.groups[0].epoch,
-                    broke_in=self.broke_in,
-                )
+            shares = self.ranks[first : first + group.members]
+            seat = GroupSeat(
+                epoch=group.epoch,
+                first_rank=shares[0].first_rank,
+                size=sum([share.local_size for share in shares]),
+                endpoint=group.endpoint,
+                index=index if group.trains else None,
+                count=count,
+                meets_in=self.groups[0].epoch,
+                broke_in=self.broke_in,
+            )
+            seats.append((first, seat))
             first += group.members
-        return None
+        return tuple(seats)
 
     def share_of(self, member: str) -> MemberRanks | None:
         """The member's ranks, or None when it is a spare in this round."""
@@ -291,6 +297,10 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
     @cached_property
     def _fresh_in_order(self) -> tuple[int, ...]:
         return tuple(sorted(self.fresh_ranks))
+
+
+def _first(of: tuple[int, GroupSeat]) -> int:
+    return of[0]
 
 
 def _first_rank(share: MemberRanks) -> int:

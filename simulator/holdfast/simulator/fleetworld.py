@@ -34,6 +34,7 @@ from holdfast.watchdog.brain.step import Effect, Notify, Publish, Show, Vouch
 from holdfast.watchdog.detectors.detector import Connected, Left, RoundStarted
 
 PEERS: Final = 2
+PEERS_SOUGHT: Final = 8  # most members of a round are there, as a rule
 # What a self-test of the devices can find.
 OF_DEVICES: Final = (
     *(Symptom.PROCESS_EXIT, Symptom.XID, Symptom.GPU_LOST, Symptom.HANG, Symptom.NAN),
@@ -155,9 +156,9 @@ class FleetWorld(World):
         round, wanted = self.job.state.round, [name for name in names if name in self.members]
         peers: list[str] = []
         if round is not None:
-            while len(peers) < PEERS and len(wanted) + len(peers) < len(round.ranks):
+            for _ in range(PEERS_SOUGHT):
                 name = round.ranks[self.draw.randrange(len(round.ranks))].member
-                if name not in wanted and name not in peers and name in self.members:
+                if len(peers) < PEERS and name not in (*wanted, *peers) and name in self.members:
                     peers.append(name)
         known = set(self.in_sight)
         self._sight_until = max(self._sight_until, self.now + seconds)
@@ -284,7 +285,7 @@ class FleetWorld(World):
 
     def examine(self, member: SimulatedMember, wanted: TestWanted) -> None:
         """A test that nobody waits for is answered where it could find something: there are many of the others."""
-        trial, machine = self.job.state.trials.get(member.name), self.machine_of(member.name)
+        trial, machine = self.job.state.trials.get(member.name), self.machine_of(member)
         if trial is None or trial.bars or machine.defects or self.has_ranks(member.name):
             member.examine(wanted)
         else:
@@ -298,7 +299,7 @@ class FleetWorld(World):
 
     def verdict_of(self, member: SimulatedMember) -> Verdict:
         """A device that is broken is found by some tests, and not by others."""
-        broken = any(each.symptom in OF_DEVICES for each in self.machine_of(member.name).defects.values())
+        broken = any(each.symptom in OF_DEVICES for each in self.machine_of(member).defects.values())
         found = broken and self.draw.random() < self.scenario.tests_find
         return Verdict.FAILED if found else Verdict.PASSED
 
@@ -365,16 +366,14 @@ class FleetWorld(World):
         """Somebody who was paged takes out what is seen to be broken by now, and has the job go on."""
         self.is_paged = False
         for machine in self.cluster.all:
-            if machine.shown and machine.member is not None:
-                self._intervene(InterventionAction.EVICT, machine.node)
+            if machine.shown and machine.member in self.members:
+                self.lose(self.members[machine.member], "taken out by whoever was paged")
         if self.job.state.phase is JobPhase.FAILED:
-            self._intervene(InterventionAction.RESTART)
+            self._asked += 1
+            action = InterventionAction.RESTART
+            request = InterventionRequest(str(self._asked), self.policy.job, action, "whoever was paged")
+            self.carry_out(self.job.record(InterventionRequested(request), self.now))
 
-    def _intervene(self, action: InterventionAction, node: str | None = None) -> None:
-        self._asked += 1
-        request = InterventionRequest(str(self._asked), self.policy.job, action, "whoever was paged", node=node)
-        self.carry_out(self.job.record(InterventionRequested(request), self.now))
-
-    def machine_of(self, member: str) -> Machine:
-        """The machine that the member is on."""
-        return self.cluster.of(self.members[member].node)
+    def machine_of(self, member: SimulatedMember) -> Machine:
+        """The machine that the member is on, or was."""
+        return self.cluster.of(member.node)

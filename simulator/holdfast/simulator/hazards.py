@@ -89,6 +89,13 @@ class Hazards:
             world.watch(names, BEFORE_S + WATCHED_S)
         world.after(BEFORE_S, partial(self._hits, fault, names, infrastructure=infrastructure))
 
+    def _befall_member(self, fault: FaultRate, name: str, *, infrastructure: bool) -> None:
+        """Once its workers run, if it has ranks then."""
+        world = self._world
+        if world.has_ranks(name) and world.runs_workers(world.members[name]):
+            world.watch((name,), BEFORE_S + WATCHED_S)
+        world.after(BEFORE_S, partial(self._hits, fault, [name], infrastructure=infrastructure))
+
     def _hits(self, fault: FaultRate, names: list[str], *, infrastructure: bool) -> None:
         world = self._world
         for name in names:
@@ -97,9 +104,8 @@ class Hazards:
             elif not world.has_ranks(name):
                 continue
             elif fault.symptom in OF_WORKERS and not world.runs_workers(world.members[name]):
-                again = partial(self._hits, fault, [name], infrastructure=infrastructure)
-                world.watch((name,), TRIED_AGAIN_S + WATCHED_S)
+                again = partial(self._befall_member, fault, name, infrastructure=infrastructure)
                 world.after(TRIED_AGAIN_S, again)
             else:
-                world.machine_of(name).shown |= infrastructure
+                world.machine_of(world.members[name]).shown |= infrastructure
                 STRIKES[fault.symptom](world, world.members[name], fault, infrastructure=infrastructure)

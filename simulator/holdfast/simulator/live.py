@@ -12,7 +12,7 @@ from holdfast.simulator.scenario import DAY_S, Scenario
 from holdfast.simulator.world.world import BEGINS_AT
 
 # Of virtual time. Looking for cycles among a million objects takes as long as all else, and there are hardly any.
-COLLECTED_S: Final = 10.0 * DAY_S
+COLLECTED_S: Final = 2.0 * DAY_S
 
 
 @contextmanager

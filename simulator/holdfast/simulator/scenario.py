@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.policy import Policy
 from holdfast.simulator.fault import FaultRate, Happening, Spread
 
@@ -17,10 +18,10 @@ class Times(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     their number (trees of connections), what each does alone does not grow. Together they come to about 40 s at
     2,048 nodes; beside it, 65 s were measured of a restart in place of 16,384 GPUs.
 
-    Source: what a process takes, `reenter_s`: `make bench NAME=recovery` (0.07 to 0.11 s); ending its
-    communicators, `stop_s`: https://nvidia.github.io/nvidia-resiliency-ext/inprocess/usage_guide.html (half a
-    second); to meet: https://arxiv.org/abs/2402.15627 (30 s at more than 10,000 GPUs); the whole restart beside
-    it: https://arxiv.org/abs/2509.16293 (table 7). The others are assumptions: a run of one's own knows better.
+    Source: what a process takes, `reenter_s`: `make bench NAME=recovery` (0.07 to 0.11 s); the end of its
+    communicators: https://nvidia.github.io/nvidia-resiliency-ext/inprocess/usage_guide.html (half a second); to
+    meet: https://arxiv.org/abs/2402.15627 (30 s at more than 10,000 GPUs); the whole restart beside it:
+    https://arxiv.org/abs/2509.16293 (table 7). The others are assumptions: a run of one's own knows better.
     """
 
     stop_s: float = 0.5
@@ -58,6 +59,8 @@ class Fleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One run to live through, `days` long. `step_s` is what a step takes when nothing is wrong.
 
+    Raises InvalidInput for a policy with replica groups: here a fault stops everybody.
+
     `faults` are drawn, `happenings` are given. `tests_find` is the share of self-tests of a broken device that
     find it so.
     Source: 0.7, https://arxiv.org/abs/2509.16293 (section 5)
@@ -71,3 +74,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     times: Times = Times()
     tests_find: float = 0.7
     happenings: tuple[Happening, ...] = ()
+
+    def __post_init__(self) -> None:
+        if size := self.policy.replica_nodes:
+            fix = "leave it out: the simulator knows no replica groups, and stops everybody for each fault"
+            raise InvalidInput(Problem("spec.parallelism.replicaGroupNodes", size, fix))

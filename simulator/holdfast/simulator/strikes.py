@@ -136,7 +136,7 @@ def _corruption(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *,
 
 def _slow(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
     world.struck[member.node] = fault.name
-    machine = world.machine_of(member.name)
+    machine = world.machine_of(member)
     world.training.slow_down(machine, fault.name, fault.factor)
     world.after(_lasts(world, fault, SLOW_LASTS), lambda: world.training.speed_up(machine))
 

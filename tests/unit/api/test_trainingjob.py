@@ -26,6 +26,7 @@ from holdfast.api.policy import (
 from holdfast.api.quantity import Percent, Steps
 from holdfast.api.selftest import TestLevel
 from holdfast.api.trainingjob import TrainingJob, policy_of, read_trainingjob
+from holdfast.watchdog.brain.rates import at_most
 
 MINIMAL: dict[str, Any] = {
     "apiVersion": "holdfast.dev/v1alpha1",
@@ -56,10 +57,36 @@ def test_a_job_needs_nothing_but_a_name_and_an_entrypoint() -> None:
 def test_the_defaults_are_the_ones_a_full_job_file_shows() -> None:
     shown = read_trainingjob({**MINIMAL, "spec": FULL_SPEC}).spec
     unasked = read_trainingjob(MINIMAL).spec
-    assert unasked.fault_policy.model_copy(update={"xid": shown.fault_policy.xid}) == shown.fault_policy
+    faults = shown.fault_policy
+    sized = {  # these go by the size of the job where nobody says
+        "budget": faults.budget.model_copy(update={"evictions": None}),
+        "restarts": faults.restarts.model_copy(update={"max": None}),
+    }
+    assert unasked.fault_policy.model_copy(update={"xid": faults.xid}) == faults.model_copy(update=sized)
     assert unasked.startup == shown.startup
     assert unasked.checkpoint.model_copy(update={"uri": shown.checkpoint.uri}) == shown.checkpoint
     assert unasked.ttl_after_finished == shown.ttl_after_finished
+
+
+@pytest.mark.parametrize(
+    ("nodes", "evictions", "restarts"),
+    [(1, 4, 100), (1023, 4, 131), (2048, 6, 164), (12_500, 16, 490), (32_768, 36, 1000)],
+)
+def test_what_a_job_may_lose_by_default_grows_with_it(nodes: int, evictions: int, restarts: int) -> None:
+    policy = policy_of(job_with(nodes={"min": nodes}))
+    assert (policy.evictions.count, policy.restarts.count) == (evictions, restarts)
+    said = policy_of(
+        job_with(nodes={"min": nodes}, faultPolicy={"budget": {"evictions": 0}, "restarts": {"max": 7}})
+    )
+    assert (said.evictions.count, said.restarts.count) == (0, 7)
+
+
+@pytest.mark.parametrize("nodes", [1, 256, 1024, 2048, 4096, 12_500, 32_768])
+def test_no_budget_of_a_job_is_spent_by_the_chance_that_its_machines_fail_by(nodes: int) -> None:
+    """At the worst rates that are published, of hardware in an hour and of any cause in a day."""
+    policy = policy_of(job_with(nodes={"min": nodes}))
+    assert at_most(policy.evictions.count, nodes * 6.5e-3 / 24) > 1 - 1e-5
+    assert at_most(policy.restarts.count, nodes * 23.7e-3) > 1 - 1e-5
 
 
 def test_a_job_written_out_reads_back_as_the_same_job() -> None:

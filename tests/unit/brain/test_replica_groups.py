@@ -241,3 +241,12 @@ def test_a_fault_right_after_a_restart_of_the_watchdog_waits_until_all_are_heard
     assert trained(story) == [(2, True), (2, True)]
     story.join(3, held=2)
     assert trained(story) == [(2, True), (3, False)]
+
+
+def test_a_resize_to_a_part_of_a_group_is_refused_and_one_by_a_group_is_done() -> None:
+    story = groups(3)
+    refused = story.ask(InterventionAction.RESIZE, nodes=5)
+    assert "give a multiple of 2, the nodes of a replica group" in refused.outcome
+    story.ask(InterventionAction.RESIZE, id="i2", nodes=4)
+    story.save(51) if story.wanted else story.wait(100)
+    assert trained(story) == [(2, True), (2, True)]

@@ -224,7 +224,7 @@ def one_that_trains_and_one_at_the_door(
     one.outer = back.outer = outer
     one.holds_at = 5
     stage = Stage(one, back)
-    stage.wait(lambda: back.said == [AtTheDoor(2)])
+    stage.wait(lambda: back.said == [AtTheDoor(2)] and one.has_done(4)())
     return one, back, stage
 
 

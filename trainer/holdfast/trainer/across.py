@@ -130,8 +130,8 @@ class Across:
     def close(self) -> None:
         """End it. The connections stay open, of no use to anybody, until `release`."""
         with self._guard:
-            if not self._is_closed:
-                self._connections.hold() if self._is_forming else None
+            if self._is_forming:
+                self._connections.hold()
             self._is_closed, self._group = True, None
         if self._store is not None:
             self._store.close()

@@ -15,12 +15,7 @@ from torch.nn import Module
 from holdfast.api.checkpoint import Standing, StoredCheckpoint
 from holdfast.api.control import Assignment, Entered, Finished, FromWorker, Reenters, RoundLeft, round_environment
 from holdfast.api.errors import InvalidInput, Problem
-from holdfast.api.membership import (
-    CheckpointCommitted,
-    CheckpointsStored,
-    Restored,
-    RunDescribed,
-)
+from holdfast.api.membership import CheckpointCommitted, CheckpointsStored, Restored, RunDescribed
 from holdfast.api.rankrecord import UNKNOWN_INT, Phase
 from holdfast.api.round import Follows, Reentry, Tier
 from holdfast.api.runmanifest import fitted
@@ -393,9 +388,9 @@ class Run:
             self._host.attend(None)
         if has_finished:
             stay.end("finished")
-            self._host.say(Finished(round=assignment.round, nonfinite=self._last_word))
+            self._host.say(Finished(round=stay.assignment.round, nonfinite=self._last_word))
         else:
-            self._host.say(RoundLeft(round=assignment.round, step=self._record.last_step))
+            self._host.say(RoundLeft(round=stay.assignment.round, step=self._record.last_step))
             # The model of the round is garbage in cycles, which hold its memory, and through its device meshes the
             # process group's connections and threads.
             gc.collect()
@@ -486,8 +481,10 @@ class Run:
 
     def take_up(self, part: Assignment) -> None:
         """The replica group goes on in the round of `part`, and leaves nothing."""
+        self.log.send(self.stay, self.say, rest=True)
         self.stay.taken_up(part)
         self._record.begin(part, waits_on_host=self._backend == "gloo")
+        self.log.begin(part, self._record)
         if self._sets_environment:
             os.environ.update(round_environment(part))
         self.say(Entered(round=part.round))

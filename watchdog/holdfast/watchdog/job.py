@@ -53,6 +53,7 @@ from holdfast.watchdog.detectors.detector import (
 )
 from holdfast.watchdog.detectors.progress import Progress
 from holdfast.watchdog.journal import lastseen
+from holdfast.watchdog.journal.gatheredentries import GatheredEntries
 from holdfast.watchdog.journal.heldprogress import HeldProgress
 from holdfast.watchdog.journal.replay import Replayed, newest, walk
 from holdfast.watchdog.metrics.counts import JobCounts
@@ -100,6 +101,7 @@ class Job:
         self._brain = brain
         self._senses_for = senses_for
         self._held = HeldProgress(brain)
+        self._entries = GatheredEntries()
         self._waiting: dict[object, Event] = {}  # in order, by what a newer one takes the place of
         self._unnoted: dict[str, InterventionOutcome] = {}  # answers given that the store does not keep yet
         self._log = DecisionLog(name)
@@ -162,7 +164,7 @@ class Job:
         self.senses = None
         self.state = self._brain.initial(self.name)
         self._waiting.clear()
-        self._held = HeldProgress(self._brain)
+        self._held, self._entries = HeldProgress(self._brain), GatheredEntries()
         logger.error("job stopped job=%s reason=%s", self.name, self.stopped)
 
     def resume(self, now: float) -> tuple[Effect, ...]:
@@ -195,7 +197,7 @@ class Job:
         effects = self._apply_all((), now)
         if self._waiting:
             raise Unavailable(f"the store refuses: {self.trouble}")
-        held = self._held.take()
+        held = (*self._held.take(), *self._entries.take())
         try:
             lines = self._store.append(self.name, (*held, event), at=now, after=self.offset, fence=self._fence)
         except (Unavailable, Damaged) as error:
@@ -224,7 +226,7 @@ class Job:
         """When to call `elapse`, or None."""
         if self.stopped is not None:
             return None
-        wakeups = [self._brain_wakeup(), self.senses.next_wakeup() if self.senses else None]
+        wakeups = [self._entries.due_at, self._brain_wakeup(), self.senses.next_wakeup() if self.senses else None]
         if self.trouble is not None:
             wakeups.append(self._retry_at)
         soonest = min((at for at in wakeups if at is not None), default=None)
@@ -339,8 +341,9 @@ class Job:
         if self.stopped is not None:
             return ()
         if self.trouble is not None and now < self._retry_at:
-            self._wait(events, now)
+            self._wait((*self._entries.take(), *events), now)
             return ()
+        events = self._entries.sift(events, self.state, now) if holds else (*self._entries.take(), *events)
         events = self._held.sift(events, self.state if holds and not self._waiting else None, now)
         batch = (*self._waiting.values(), *events)
         if not batch:

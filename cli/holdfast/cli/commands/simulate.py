@@ -79,16 +79,16 @@ def simulate(words: tuple[str, ...], target: Target, form: Format, **given: Any)
     """Live a job through weeks of failures in virtual time: what it trains, loses and costs under its policy.
 
     FILE is a job, or a scenario with `job`, `faults`, `fleet`, `days` and more; without it Holdfast's defaults.
-    With --journal or --policy it is a run that really happened: first under its own policy, to say how well that
-    is reproduced, then under the other; ends with 1 when the other is worse. Ctrl-C keeps the runs that are done.
+    With --journal, --policy or --job it is a run that really happened: first under its own policy, to say how well
+    that is reproduced, then under the other; ends with 1 when the other is worse. Ctrl-C keeps what is done.
     """
     if given["listed"]:
         return emit(form, _presets(), table=_presets_text, names=preset_names())
     run = Run(given, form)
     files = [each for each in words if "=" not in each]
     sweep = [*given["sweep"], *(each for each in words if "=" in each)]
-    if given["journal"] is not None or given["policy"] is not None:
-        _only(given, files, sweep, "--journal" if given["journal"] is not None else "--policy")
+    if (flag := _of_a_run(target, given)) is not None:
+        _only(given, files, sweep, flag)
         return run.replay(target if given["journal"] is None else replace(target, state_dir=given["journal"]))
     if given["compare"]:
         _none_of({"FILE": files, "--sweep": sweep}, "--compare")
@@ -97,6 +97,14 @@ def simulate(words: tuple[str, ...], target: Target, form: Format, **given: Any)
         raise InvalidInput(Problem("FILE", files[1], "give one file; --compare takes two"))
     draft = run.draft(Path(files[0]) if files else None)
     return run.sweep(draft, sweep) if sweep else run.judge(draft)
+
+
+def _of_a_run(target: Target, given: dict[str, Any]) -> str | None:
+    """The option that says that it is about a run that really happened."""
+    said = {f"--{name}": given[name] for name in ("journal", "policy")}
+    said |= {"--job": target.job, "--state-dir": target.state_dir, "--watchdog": target.watchdog}
+    said |= {"--namespace": target.namespace, "--context": target.context, "--kubeconfig": target.kubeconfig}
+    return next((flag for flag, value in said.items() if value is not None), None)
 
 
 class Run:

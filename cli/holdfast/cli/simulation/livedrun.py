@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +72,7 @@ class Cores:
         pool = ProcessPoolExecutor(
             min(self._workers, len(tasks)), multiprocessing.get_context("spawn"), initializer=_leave_ctrl_c
         )
+        futures: dict[Future[Outcome], int] = {}
         try:
             futures = {pool.submit(live, task.scenario, task.seed): task.policy for task in tasks}
             for future in as_completed(futures):

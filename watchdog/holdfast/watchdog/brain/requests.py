@@ -229,6 +229,9 @@ def _resize(state: JobState, request: InterventionRequest, now: float) -> Step:
     if wanted is None or wanted < state.policy.nodes_min:
         raise Refusal(f"nodes: {wanted!r} is not accepted; give at least {state.policy.nodes_min}")
     policy = msgspec.structs.replace(state.policy, nodes_max=wanted)
+    if wanted % (policy.replica_nodes or 1):
+        size = policy.replica_nodes
+        raise Refusal(f"nodes: {wanted} is not accepted; give a multiple of {size}, the nodes of a replica group")
     if not policy.world_sizes_allow(wanted):
         raise Refusal(
             f"nodes: {wanted} x {policy.processes_per_node} ranks is no multiple of {policy.model_ranks}"
