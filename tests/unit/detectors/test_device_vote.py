@@ -412,3 +412,9 @@ def test_who_answers_otherwise_is_convicted_late_when_the_others_do_not_answer_a
     assert not devices.found
     devices.waits_until(200.0 + LATE_S)
     assert [each.subject.rank for each in devices.found] == [3]
+
+
+def test_a_round_of_which_nobody_is_watched_verifies_nothing() -> None:
+    detector = DeviceVoteDetector(policy())
+    detector.observe(started(nodes=0), 0.0)
+    assert detector.observe(reported("n0", events=(DeviceAnswered(1, 0, 10, 1, 7, 0, 0.1),)), 1.0) == []

@@ -42,6 +42,15 @@ class Disk:
             self._prune(KEEP if self.keep is None else self.keep)
         return True
 
+    def go_on(self, step: int | None, verified: int | None) -> None:
+        """A round goes on behind `step`, and is told what is verified. With `keep` it deletes what is of a history
+        that was given up, as the real library does.
+        """
+        self.verified = -1 if verified is None else verified
+        if self.keep is not None:
+            self.there = {each: healthy for each, healthy in self.there.items() if each <= (step or 0)}
+            self.rounds = {each: self.rounds[each] for each in self.there}
+
     def newest(self, limit: int | None, unhealthy_from: int | None = None) -> int | None:
         """The step a restore not above `limit` and before `unhealthy_from` finds: one that was healthy, if any."""
         allowed = [step for step in self.there if limit is None or step <= limit]

@@ -104,6 +104,11 @@ class Training:
 
     def restore(self, round: Round) -> Found:
         """Where the round begins, as its directive says."""
+        found = self._found(round)
+        self.world.disk.go_on(found.step, round.restore.verified)
+        return found
+
+    def _found(self, round: Round) -> Found:
         directive = round.restore
         start = self.world.disk.newest(directive.step, directive.unhealthy_from)
         if directive.tier is Tier.NONE:

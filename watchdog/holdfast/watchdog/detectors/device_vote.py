@@ -102,7 +102,7 @@ class DeviceVoteDetector(Detector):
                     if before is None or event.step > before.step:
                         proofs.extend(self._count(event, before, now))
         # Verified is what all say where replicas cannot tell: they see more than devices that answer right.
-        tells = not self._is_spoiled and len(self._sound) >= world and len(self._groups) >= world
+        tells = not self._is_spoiled and len(self._sound) >= max(1, world) and len(self._groups) >= world
         if number is not None and tells and len(set(self._groups.values())) >= world:
             step = min(self._sound_at) - 1
             if self._agreed is None or step > self._agreed:
