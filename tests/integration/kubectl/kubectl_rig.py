@@ -247,7 +247,8 @@ class Installation:
         folder.mkdir()
         for name, line in PLUGINS.items():
             script = folder / name
-            script.write_text(f"#!{sys.executable}\n{line}\nmain()\n")
+            # Guarded as an installed one is: processes that it spawns read it too.
+            script.write_text(f"#!{sys.executable}\n{line}\nif __name__ == '__main__':\n    main()\n")
             script.chmod(0o755)
 
     def _tails(self) -> str:
