@@ -21,7 +21,7 @@ from holdfast.api.selftest import TestLevel
 from holdfast.simulator.fault import FaultRate, Reach, Spread, Symptom
 from holdfast.simulator.live import live
 from holdfast.simulator.outcome import LostTo, Outcome
-from holdfast.simulator.scenario import Fleet, Scenario
+from holdfast.simulator.scenario import Fleet, Scenario, Times
 
 NAME = "what befalls it"
 WANTED = 10
@@ -121,3 +121,14 @@ def test_faults_are_the_same_whatever_the_policy_makes_of_them() -> None:
     quick, slow = (lived(restart_s=restart_s, between_failures_s=3000.0, days=1.0) for restart_s in (1.0, 20.0))
     assert quick.faults == slow.faults
     assert quick.ettr > slow.ettr
+
+
+def test_who_waits_long_for_the_others_of_a_large_round_does_not_hang() -> None:
+    """All meet for longer than a step that hangs is waited for."""
+    rate = WANTED / (NODES * DAYS) * 1000.0
+    fault = FaultRate(NAME, Symptom.HOT, rate, repair=Spread(600.0), lasts=Spread(120.0))
+    fleet, slowly = Fleet(NODES, spares=NODES, free=NODES), Times(join_s=300.0)
+    outcome = live(Scenario(policy(), fleet, (fault,), DAYS, step_s=5.0, times=slowly), 1)
+    assert outcome.faults[NAME] > 3
+    assert outcome.pages == 0
+    assert outcome.rounds <= 1 + 2 * outcome.faults[NAME]
