@@ -135,11 +135,13 @@ def _rehearsal(environment: Mapping[str, str]) -> Rehearsal | None:
         raise InvalidInput(Problem(REHEARSAL_VARIABLE, path, fix)) from error
 
 
-def failure_of(part: Assignment, error: Exception, *, across: bool = False) -> CollectiveFailed:
-    """What is told of a collective that failed just now; `across`: between replica groups, and within none."""
+def failure_of(
+    part: Assignment, error: Exception, *, age_s: float = 0.0, across: bool = False
+) -> CollectiveFailed:
+    """What is told of a collective that failed `age_s` ago; `across`: between replica groups, and within none."""
     logger.warning("collective failed round=%d rank=%d across=%s error=%s", part.round, part.rank, across, error)
     text = str(error)[:ERROR_TEXT_CHARACTERS]
-    return CollectiveFailed(round=part.round, rank=part.rank, age_s=0.0, error=text, across=across)
+    return CollectiveFailed(round=part.round, rank=part.rank, age_s=age_s, error=text, across=across)
 
 
 def _text(environment: Mapping[str, str], name: str) -> str:

@@ -466,7 +466,7 @@ class Run:
         while not stay.await_end(0.5):
             if (later := stay.later) is not None:  # its replica group was kept: the fault is of that round as well
                 stay.taken_up(later)
-                self._host.say(host.failure_of(later, error))
+                self._host.say(host.failure_of(later, error, age_s=time.monotonic() - raised_at))
             if not self._host.can_heal() or time.monotonic() > deadline:
                 raise error
 

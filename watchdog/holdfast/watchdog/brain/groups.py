@@ -86,11 +86,11 @@ def partition(policy: Policy, seats: tuple[Member, ...], number: int) -> Groupin
 
 
 def regrouped(
-    state: JobState, policy: Policy, recovery: Recovery, order: Sequence[Member], now: float
+    state: JobState, policy: Policy, recovery: Recovery, order: Sequence[Member], number: int, now: float
 ) -> Grouping | None:
     """The groups of the next round, when those go on that can; None: it is a round of everybody.
 
-    `order` are all who can have ranks, in rank order. Until `recovery.not_before` no group is formed anew.
+    `number` is the round's, `order` are all who can have ranks, in rank order. Until `recovery.not_before` no group is formed anew.
     """
     round_ = state.round
     if round_ is None or recovery.leaves is None or not is_in_groups(state):
@@ -115,8 +115,6 @@ def regrouped(
         return None
     stay = frozenset([member.name for _, members in kept for member in members])
     free = [each for each in order if each.name not in stay] if now >= recovery.not_before else []
-    number = state.desired.number if state.desired is not None else 0
-    number = max(number, state.number_floor) + 1
     for first in range(0, min(len(free), policy.members_wanted - len(stay)) // size * size, size):
         members = free[first : first + size]
         kept.append((ReplicaGroup(number, size, endpoint_of(members[0], number), trains=False), members))

@@ -98,7 +98,7 @@ def _without_the_broken(state: JobState, policy: Policy, recovery: Recovery, now
         return stay(state)
     if recovery.leaves is not None and not state.members.unheard().isdisjoint(state.ranked()):
         return stay(state)  # they are heard of soon, or lost; the workers of others need not leave for that
-    grouping = regrouped(state, policy, recovery, seated(state, policy), now)
+    grouping = regrouped(state, policy, recovery, seated(state, policy), next_number(state), now)
     if grouping is None:
         return None
     if grouping.groups == round_.groups and not recovery.incidents:

@@ -265,12 +265,13 @@ def being_tested(state: JobState) -> str:
     """Which tests are under way, in words: of those members that were asked first; empty when there is none."""
     told = in_words(islice(state.trials, NAMED))
     rest = len(state.trials) - NAMED
-    what = "the self-tests of"
+    of_links = {False}
     if state.policy is not None and state.policy.links is not None:  # else there are thousands to look at in vain
         of_links = {each.links is not None for each in state.trials.values()}
-        what = {(True,): "the test of the links between", (False, True): "the tests of"}.get(
-            tuple(sorted(of_links)), what
-        )
+    if of_links == {True}:
+        what = "the test of the links between"
+    else:
+        what = "the tests of" if True in of_links else "the self-tests of"
     return f"{what} {told}" if rest <= 0 else f"{what} {told} and {rest} more"
 
 
