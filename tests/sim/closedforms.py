@@ -23,7 +23,7 @@ AT_ONCE = Spread(0.0)
 def lost_node(between_failures_s: float) -> FaultRate:
     """A node with ranks that goes, every so often."""
     rate = 1000.0 * DAY_S / (between_failures_s * NODES)
-    return FaultRate("node lost", Symptom.NODE_LOST, rate, infrastructure=0.0, repair=AT_ONCE)
+    return FaultRate("node lost", Symptom.NODE_LOST, rate=rate, infrastructure=0.0, repair=AT_ONCE)
 
 
 def lived(

@@ -18,7 +18,7 @@ from holdfast.api.policy import (
     RestartBudget,
 )
 from holdfast.api.selftest import TestLevel
-from holdfast.simulator.fault import FaultRate, Reach, Spread, Symptom
+from holdfast.simulator.fault import Fault, FaultRate, Happening, Reach, Spread, Symptom
 from holdfast.simulator.live import live
 from holdfast.simulator.outcome import LostTo, Outcome
 from holdfast.simulator.scenario import Fleet, Scenario, Times
@@ -53,7 +53,7 @@ def befallen(
 ) -> Outcome:
     rate = WANTED / (NODES * DAYS) * 1000.0
     repair, lasts = Spread(600.0), Spread(120.0)
-    fault = FaultRate(NAME, symptom, rate, reach, infrastructure, repair, lasts)
+    fault = FaultRate(NAME, symptom, reach, infrastructure, repair, lasts, rate=rate)
     return live(Scenario(policy(), Fleet(NODES, spares=NODES, free=NODES), (fault,), DAYS, step_s=5.0), seed)
 
 
@@ -77,7 +77,7 @@ def test_it_comes_as_often_as_its_rate_says_and_costs_what_it_breaks(symptom: Sy
 def test_many_faults_come_as_often_as_the_law_of_large_numbers_wants() -> None:
     days = 30.0
     rate = 400 / (NODES * days) * 1000.0
-    fault = FaultRate(NAME, Symptom.STORAGE_SLOW, rate, lasts=Spread(10.0))
+    fault = FaultRate(NAME, Symptom.STORAGE_SLOW, rate=rate, lasts=Spread(10.0))
     scenario = Scenario(
         msgspec.structs.replace(policy(), corruption=CorruptionPolicy(), interval=CheckpointInterval(seconds=1e6)),
         Fleet(NODES, spares=NODES),
@@ -126,9 +126,19 @@ def test_faults_are_the_same_whatever_the_policy_makes_of_them() -> None:
 def test_who_waits_long_for_the_others_of_a_large_round_does_not_hang() -> None:
     """All meet for longer than a step that hangs is waited for."""
     rate = WANTED / (NODES * DAYS) * 1000.0
-    fault = FaultRate(NAME, Symptom.HOT, rate, repair=Spread(600.0), lasts=Spread(120.0))
+    fault = FaultRate(NAME, Symptom.HOT, rate=rate, repair=Spread(600.0), lasts=Spread(120.0))
     fleet, slowly = Fleet(NODES, spares=NODES, free=NODES), Times(join_s=300.0)
     outcome = live(Scenario(policy(), fleet, (fault,), DAYS, step_s=5.0, times=slowly), 1)
     assert outcome.faults[NAME] > 3
     assert outcome.pages == 0
     assert outcome.rounds <= 1 + 2 * outcome.faults[NAME]
+
+
+def test_storage_is_slow_whoever_goes_meanwhile() -> None:
+    """No member tells of it, so that none has to be there."""
+    lost, slow = Fault("gone", Symptom.NODE_LOST), Fault("slow", Symptom.STORAGE_SLOW, lasts=Spread(600.0))
+    given = (*(Happening(999.0, lost, node) for node in range(2 * NODES)), Happening(1000.0, slow))
+    fleet = Fleet(NODES, spares=NODES, free=NODES)
+    for seed in range(5):  # who is the first one differs, and whether it has ranks
+        outcome = live(Scenario(policy(), fleet, (), 0.05, step_s=5.0, happenings=given), seed)
+        assert outcome.faults["gone"] == NODES

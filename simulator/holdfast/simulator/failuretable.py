@@ -7,7 +7,7 @@ says: what it is
 source: https://where.it/is/from
 node_days: 110592
 kinds:
-  - {name: faulty GPU, count: 148, symptom: GpuLost, reach: Worker}
+  - {name: faulty GPU, count: 148, symptom: GpuLost}
 
 `shares_of` names a preset whose kinds share the table's rate in place of `kinds`. What `holdfast fleet -o json`
 writes is a table as well.
@@ -24,7 +24,7 @@ from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.finding import FindingKind
 from holdfast.api.fleet import FleetReport
 from holdfast.api.xid import FELL_OFF_THE_BUS
-from holdfast.simulator.fault import FaultRate, Reach, Spread, Symptom
+from holdfast.simulator.fault import Fault, FaultRate, Spread, Symptom
 
 PRESETS: Final = "presets"
 RATE_MAX: Final = 1e6
@@ -53,21 +53,11 @@ OF_NOBODY: Final = frozenset({FindingKind.COLLECTIVE_FAILED, FindingKind.PROCESS
 """What no eviction mends, as far as the finding alone says."""
 
 
-class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A row: the fields of FaultRate, of which `rate` may be a `count`."""
+class Kind(Fault, frozen=True, kw_only=True):
+    """A row: a fault with its `rate`, or its `count`."""
 
-    name: str
-    symptom: Symptom
     rate: float | None = None
     count: float | None = None
-    reach: Reach = Reach.NODE
-    infrastructure: float = 1.0
-    repair: Spread = Spread(86_400.0, 1.0)
-    lasts: Spread | None = None
-    again: Spread = Spread(3600.0, 1.0)
-    factor: float = 1.5
-    code: int | None = None
-    source: str = ""
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -120,22 +110,16 @@ def rates_of(table: Table, field: str) -> tuple[FaultRate, ...]:
         raise InvalidInput(Problem(f"{field}.kinds", [], "give at least one kind"))
     total = sum(each.count or 0.0 for each in kinds)
     rates = [
-        FaultRate(
-            name=each.name,
-            symptom=each.symptom,
-            rate=_rate(each, table, total, f"{field}.kinds[{place}]"),
-            reach=each.reach,
-            infrastructure=each.infrastructure,
-            repair=each.repair,
-            lasts=each.lasts,
-            again=each.again,
-            factor=each.factor,
-            code=each.code,
-            source=each.source or table.source,
-        )
+        _rated(each, _rate(each, table, total, f"{field}.kinds[{place}]"), table.source)
         for place, each in enumerate(kinds)
     ]
     return checked(rates, f"{field}.kinds")
+
+
+def _rated(kind: Kind, rate: float, source: str) -> FaultRate:
+    """The fault of the row; what it is from is the table's, unless it says another place."""
+    told = {name: getattr(kind, name) for name in Fault.__struct_fields__}
+    return FaultRate(**{**told, "source": kind.source or source}, rate=rate)
 
 
 def _rate(kind: Kind, table: Table, total: float, field: str) -> float:

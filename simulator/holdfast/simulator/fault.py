@@ -27,9 +27,8 @@ class Symptom(StrEnum):
 
 
 class Reach(StrEnum):
-    """Who is hit by one fault."""
+    """Who is hit by one fault: one machine, or what runs on it, as the symptom is; or all behind a place."""
 
-    WORKER = "Worker"
     NODE = "Node"
     SWITCH = "Switch"
     RACK = "Rack"
@@ -51,20 +50,18 @@ class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.median_s * math.exp(self.sigma * draw.gauss(0.0, 1.0)) if self.sigma else self.median_s
 
 
-class FaultRate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One kind of fault.
 
-    `rate` is how many there are for 1,000 node-days, each of them hitting `reach`. `infrastructure` is the share
-    that is the machine's doing: it comes again on that node (or whatever `reach` says) until it is repaired; the
-    rest is user code or chance, which no eviction mends. `again` is how long until it does. `repair` is how long
-    the machine is away once it was taken out; `lasts` how long it holds by itself, None: until somebody acts.
-    `factor` is how many times longer a step, a save or a restore takes meanwhile. `code` is the driver's, of an
-    XID. `source` is the public place that `rate` is from.
+    Each hits `reach`. `infrastructure` is the share that is the machine's doing: it comes again on that node (or
+    whatever `reach` says) until it is repaired; the rest is user code or chance, which no eviction mends. `again`
+    is how long until it does. `repair` is how long the machine is away once it was taken out; `lasts` how long it
+    holds by itself, None: until somebody acts. `factor` is how many times longer a step, a save or a restore takes
+    meanwhile. `code` is the driver's, of an XID. `source` is the public place that it is from.
     """
 
     name: str
     symptom: Symptom
-    rate: float
     reach: Reach = Reach.NODE
     infrastructure: float = 1.0
     repair: Spread = Spread(86_400.0, 1.0)
@@ -75,14 +72,20 @@ class FaultRate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str = ""
 
 
+class FaultRate(Fault, frozen=True, kw_only=True):
+    """A kind of fault, and how many there are for 1,000 node-days."""
+
+    rate: float
+
+
 class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One fault that is given, and not drawn: `at_s` after the begin, on the machine numbered `node` of those that
     are there then (0 .. nodes + spares - 1; None: drawn among those with ranks).
 
-    `fault.rate` is not looked at, and it does not come again by itself: what came again is given again. Its
-    `infrastructure` only says whether an eviction for it is right. On a machine without ranks nothing happens.
+    It does not come again by itself: what came again is given again. Its `infrastructure` only says whether an
+    eviction for it is right. On a machine without ranks nothing happens.
     """
 
     at_s: float
-    fault: FaultRate
+    fault: Fault
     node: int | None = None

@@ -16,9 +16,8 @@ from holdfast.api.policy import Policy
 from holdfast.api.round import Closed, Desired, Idle, Round
 from holdfast.api.selftest import TestWanted, Verdict
 from holdfast.api.status import JobPhase
-from holdfast.api.telemetry import ParametersFingerprinted
 from holdfast.simulator.books import PLANNED, Books
-from holdfast.simulator.fault import FaultRate, Symptom
+from holdfast.simulator.fault import Fault, Symptom
 from holdfast.simulator.fleettempo import FleetTempo
 from holdfast.simulator.forgetful import Forgetful
 from holdfast.simulator.lockstep import Lockstep
@@ -29,6 +28,7 @@ from holdfast.simulator.scenario import Scenario
 from holdfast.simulator.sight import Sight
 from holdfast.simulator.world.disk import Disk
 from holdfast.simulator.world.member import SimulatedMember
+from holdfast.simulator.world.training import fingerprints
 from holdfast.simulator.world.world import World
 from holdfast.watchdog.brain.step import Effect, Notify, Publish, Show, Vouch
 from holdfast.watchdog.detectors.detector import Connected, Left, RoundStarted
@@ -60,7 +60,7 @@ class FleetWorld(World):
         self.scenario = scenario
         self.wrong: dict[str, str] = {}  # by member: the fault that made it so
         self.struck: dict[str, str] = {}  # by node: the fault that hit it last
-        self.gone: dict[str, list[FaultRate]] = {}  # by node: what took it away though nothing is wrong with it
+        self.gone: dict[str, list[Fault]] = {}  # by node: what took it away though nothing is wrong with it
         self.in_sight: tuple[str, ...] = ()
         self.pages = self.rounds = 0
         self._sight_until = 0.0
@@ -94,21 +94,14 @@ class FleetWorld(World):
     def note(self, what: str) -> None:
         """Nobody reads it."""
 
-    def begin(self) -> None:
+    def start_pods(self) -> None:
         """The machines are there, and their launchers come within seconds, warm."""
-        self.plan = None
-        super().begin()
         fleet = self.scenario.fleet
         for _ in range(fleet.nodes + fleet.spares):
             if (given := self.cluster.supply()) is not None:
-                self.carry_out(
-                    self.job.record(NodeChanged(given.node, NodeState.READY, rack=given.rack), self.now)
-                )
+                ready = NodeChanged(given.node, NodeState.READY, rack=given.rack)
+                self.carry_out(self.job.record(ready, self.now))
                 self.add(given, self.draw.uniform(0.0, 1.0), warm=True)
-
-    def follow_plan(self) -> None:
-        if self.now > 1000.5:  # the first pods are made by `begin`
-            super().follow_plan()
 
     # the crowd
 
@@ -268,20 +261,7 @@ class FleetWorld(World):
         wrong = self.wrong_in(round)
         self.watch(wrong, 10.0)
         for member in self.watched(round):
-            share = round.share_of(member.name)
-            assert share is not None
-            told = tuple(
-                ParametersFingerprinted(
-                    round.number,
-                    share.first_rank + local,
-                    group=0,
-                    step=step,
-                    value=step + (1_000_000 + share.first_rank + local if local in member.wrong else 0),
-                    age_s=0.01,
-                )
-                for local in range(share.local_size)
-            )
-            member.report(told)
+            member.report(fingerprints(member, round, step))
 
     def examine(self, member: SimulatedMember, wanted: TestWanted) -> None:
         """A test that nobody waits for is answered where it could find something: there are many of the others."""

@@ -7,11 +7,11 @@ import random
 from collections import Counter
 from functools import partial
 
-from holdfast.simulator.fault import FaultRate, Happening
+from holdfast.simulator.fault import Fault, FaultRate, Happening, Symptom
 from holdfast.simulator.fleetworld import BEFORE_S, FleetWorld
 from holdfast.simulator.machines import Machine
 from holdfast.simulator.scenario import DAY_S, Scenario
-from holdfast.simulator.strikes import OF_THE_JOB, OF_WORKERS, STRIKES, behind
+from holdfast.simulator.strikes import OF_WORKERS, STRIKES, behind, slow_storage
 
 # How long whoever is struck is watched, unless it takes longer to find out what is wrong.
 WATCHED_S = 8.0
@@ -56,9 +56,7 @@ class Hazards:
             return world.draw.choice(world.cluster.all)
         return world.cluster.of(world.draw.choice(round.ranks).node)
 
-    def _befall(
-        self, fault: FaultRate, machine: Machine, *, infrastructure: bool, comes_again: bool = True
-    ) -> None:
+    def _befall(self, fault: Fault, machine: Machine, *, infrastructure: bool, comes_again: bool = True) -> None:
         if machine.away:
             return  # it is being repaired, and will be as good as new
         if machine.member is not None and self._world.has_ranks(machine.member):
@@ -71,39 +69,38 @@ class Hazards:
                 self._world.after(fault.again.drawn(self._world.draw), partial(self._again, fault, machine))
         self._strike(fault, machine, infrastructure=infrastructure)
 
-    def _again(self, fault: FaultRate, machine: Machine) -> None:
+    def _again(self, fault: Fault, machine: Machine) -> None:
         """It shows once more, while the machine is not repaired."""
         if machine.defects.get(fault.name) is not fault:
             return
         self._world.after(fault.again.drawn(self._world.draw), partial(self._again, fault, machine))
         self._strike(fault, machine, infrastructure=True)
 
-    def _strike(self, fault: FaultRate, machine: Machine, *, infrastructure: bool) -> None:
+    def _strike(self, fault: Fault, machine: Machine, *, infrastructure: bool) -> None:
         world = self._world
         world.training.agree()
+        if fault.symptom is Symptom.STORAGE_SLOW:  # it is of no machine
+            slow_storage(world, fault)
+            return
         hit = behind(world, machine, fault)
         names = [each.member for each in hit if each.member is not None and world.has_ranks(each.member)]
-        if fault.symptom in OF_THE_JOB:
-            names = [next(iter(world.members))] if world.members else []
-        elif names:
+        if names:
             world.watch(names, BEFORE_S + WATCHED_S)
         world.after(BEFORE_S, partial(self._hits, fault, names, infrastructure=infrastructure))
 
-    def _befall_member(self, fault: FaultRate, name: str, *, infrastructure: bool) -> None:
+    def _befall_member(self, fault: Fault, name: str, *, infrastructure: bool) -> None:
         """Once its workers run, if it has ranks then."""
         world = self._world
         if world.has_ranks(name) and world.runs_workers(world.members[name]):
             world.watch((name,), BEFORE_S + WATCHED_S)
         world.after(BEFORE_S, partial(self._hits, fault, [name], infrastructure=infrastructure))
 
-    def _hits(self, fault: FaultRate, names: list[str], *, infrastructure: bool) -> None:
+    def _hits(self, fault: Fault, names: list[str], *, infrastructure: bool) -> None:
         world = self._world
         for name in names:
-            if fault.symptom in OF_THE_JOB:
-                STRIKES[fault.symptom](world, world.members[name], fault, infrastructure=infrastructure)
-            elif not world.has_ranks(name):
+            if not world.has_ranks(name):
                 continue
-            elif fault.symptom in OF_WORKERS and not world.runs_workers(world.members[name]):
+            if fault.symptom in OF_WORKERS and not world.runs_workers(world.members[name]):
                 again = partial(self._befall_member, fault, name, infrastructure=infrastructure)
                 world.after(TRIED_AGAIN_S, again)
             else:

@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from holdfast.simulator.fault import FaultRate
+from holdfast.simulator.fault import Fault
 from holdfast.simulator.scenario import Fleet
 from holdfast.simulator.world.cluster import Cluster, Supplied
 
@@ -15,7 +15,7 @@ class Machine:
     number: int
     rack: int
     switch: int
-    defects: dict[str, FaultRate] = field(default_factory=dict)
+    defects: dict[str, Fault] = field(default_factory=dict)
     member: str | None = None  # the pod on it
     away: bool = False
     shown: bool = False  # its defects have done harm

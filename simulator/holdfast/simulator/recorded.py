@@ -27,7 +27,7 @@ from holdfast.api.ledger import Row
 from holdfast.api.policy import Policy
 from holdfast.api.round import Tier
 from holdfast.simulator.failuretable import OF_FINDINGS, OF_NOBODY
-from holdfast.simulator.fault import FaultRate, Happening, Reach, Spread, Symptom
+from holdfast.simulator.fault import Fault, Happening, Spread, Symptom
 from holdfast.simulator.outcome import LostTo
 from holdfast.simulator.scenario import DAY_S, Fleet, Scenario, Times
 from holdfast.watchdog.brain.state import JobState
@@ -46,17 +46,6 @@ PHASES: Final[Mapping[Row, LostTo]] = {
     Row.CHECKPOINT_STALL: LostTo.SAVE,
 }
 """What the ledger's rows are called here; the rest of the job's wall time is training that was kept."""
-OF_WORKERS: Final = frozenset(
-    {
-        Symptom.PROCESS_EXIT,
-        Symptom.XID,
-        Symptom.GPU_LOST,
-        Symptom.HANG,
-        Symptom.NAN,
-        Symptom.CORRUPTION,
-        Symptom.SLOW,
-    }
-)
 BLIP: Final = Spread(1.0)
 """How long a link was down whose collectives failed, and nothing else was seen of it."""
 AFTER_NOTICE_S: Final = 900.0
@@ -230,7 +219,7 @@ def _happenings(
     left_out: Counter[str] = Counter()
     told: list[Happening] = []
     for at, held, gone in seen.departing:
-        fault = FaultRate("preemption", Symptom.PREEMPTION, 0.0, repair=_repair(seen, gone, at))
+        fault = Fault("preemption", Symptom.PREEMPTION, repair=_repair(seen, gone, at))
         told.append(Happening(max(0.0, at - began - held), fault, numbers.get(gone)))
     for incident in seen.incidents.values():
         node = incident.culprit.node
@@ -246,7 +235,7 @@ def _was_announced(seen: _Seen, node: str | None, at: float) -> bool:
     return any(name == node and 0.0 <= at - told <= AFTER_NOTICE_S for told, _, name in seen.departing)
 
 
-def _fault(seen: _Seen, incident: Incident) -> FaultRate:
+def _fault(seen: _Seen, incident: Incident) -> Fault:
     """An incident as what brought it about."""
     symptom = OF_FINDINGS[incident.kind]
     is_nobodys = incident.kind in OF_NOBODY or incident.innocent or incident.culprit.node is None
@@ -255,11 +244,9 @@ def _fault(seen: _Seen, incident: Incident) -> FaultRate:
         until = incident.recovered_at if incident.recovered_at is not None else seen.at
         lasts = Spread(max(1.0, until - incident.began_at))
     code = incident.cause.removeprefix("xid ")
-    return FaultRate(
+    return Fault(
         name=incident.kind.value,
         symptom=symptom,
-        rate=0.0,
-        reach=Reach.WORKER if symptom in OF_WORKERS else Reach.NODE,
         infrastructure=0.0 if is_nobodys else 1.0,
         repair=_repair(seen, incident.culprit.node, incident.began_at),
         lasts=lasts,

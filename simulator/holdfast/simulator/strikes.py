@@ -12,7 +12,7 @@ from holdfast.api.condition import ConditionKind
 from holdfast.api.event import NodeChanged
 from holdfast.api.plan import NodeState
 from holdfast.api.telemetry import GpuDisappeared, PreemptionNoticed, XidRaised
-from holdfast.simulator.fault import FaultRate, Reach, Spread, Symptom
+from holdfast.simulator.fault import Fault, Reach, Spread, Symptom
 from holdfast.simulator.fleetworld import FleetWorld
 from holdfast.simulator.machines import Machine
 from holdfast.simulator.world.member import SimulatedMember
@@ -37,11 +37,11 @@ class Strike(Protocol):
     """One symptom's. `infrastructure`: it is the machine's doing."""
 
     def __call__(
-        self, world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool
+        self, world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool
     ) -> None: ...
 
 
-def _process_exit(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+def _process_exit(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
     local = world.draw.randrange(len(member.workers))
     world.blame(member, fault.name)
     if infrastructure:
@@ -50,33 +50,33 @@ def _process_exit(world: FleetWorld, member: SimulatedMember, fault: FaultRate, 
         member.kill_worker(local, "ValueError: bad batch")
 
 
-def _xid(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+def _xid(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
     code = OFF_THE_BUS if fault.code is None else fault.code
     world.blame(member, fault.name)
     member.report((XidRaised(f"GPU-{member.name}", code, 0.01),))
     world.after(AFTER_XID_S, partial(_die, world, member, fault))
 
 
-def _gpu_lost(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+def _gpu_lost(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
     world.blame(member, fault.name)
     member.report((GpuDisappeared(f"GPU-{member.name}", 0.01),))
     world.after(AFTER_XID_S, partial(_die, world, member, fault))
 
 
-def _die(world: FleetWorld, member: SimulatedMember, fault: FaultRate) -> None:
+def _die(world: FleetWorld, member: SimulatedMember, fault: Fault) -> None:
     if member.workers and world.runs_workers(member):
         world.blame(member, fault.name)
         member.kill_worker(0, "RuntimeError: CUDA error: unspecified launch failure")
 
 
-def _node_lost(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+def _node_lost(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
     world.blame(member, fault.name)
     world.gone[member.node] = [fault]
     member.silent = True  # nobody closes the connections of a machine without power
     world.lose(member, fault.name)
 
 
-def _node_not_ready(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+def _node_not_ready(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
     world.struck[member.node] = fault.name
     world.tell(NodeChanged(member.node, NodeState.NOT_READY, fault.name))
     if infrastructure:
@@ -87,12 +87,12 @@ def _node_not_ready(world: FleetWorld, member: SimulatedMember, fault: FaultRate
         world.after(_lasts(world, fault, LASTS), lambda: world.tell(ready) if member.alive else None)
 
 
-def _goes(world: FleetWorld, member: SimulatedMember, fault: FaultRate) -> None:
+def _goes(world: FleetWorld, member: SimulatedMember, fault: Fault) -> None:
     if member.alive:
         _node_lost(world, member, fault, infrastructure=True)
 
 
-def _hang(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+def _hang(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
     world.blame(member, fault.name)
     if infrastructure:
         member.block_worker(world.draw.randrange(len(member.workers)))
@@ -100,7 +100,7 @@ def _hang(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infra
         world.hold_up(object(), fault.name)  # every rank waits, and none stands out
 
 
-def _link_flap(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+def _link_flap(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
     flap = object()
     lasts_s = _lasts(world, fault, LASTS)
     world.blame(member, fault.name)
@@ -120,12 +120,12 @@ def _link_flap(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, 
     world.after(lasts_s, over)
 
 
-def _nan(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+def _nan(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
     world.struck[member.node] = fault.name
     world.training.turn_sick(member, fault.name)
 
 
-def _corruption(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+def _corruption(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
     world.struck[member.node] = fault.name
     world.training.agree()
     world.wrong[member.name] = fault.name
@@ -134,14 +134,14 @@ def _corruption(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *,
     world.training.expect_difference()
 
 
-def _slow(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+def _slow(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
     world.struck[member.node] = fault.name
     machine = world.machine_of(member)
     world.training.slow_down(machine, fault.name, fault.factor)
     world.after(_lasts(world, fault, SLOW_LASTS), lambda: world.training.speed_up(machine))
 
 
-def _hot(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+def _hot(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
     lasts_s = _lasts(world, fault, SLOW_LASTS)
     _slow(world, member, fault, infrastructure=infrastructure)
     member.conditions.heat(world.now + lasts_s)
@@ -149,7 +149,8 @@ def _hot(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infras
     world.watch((member.name,), min(lasts_s, 3.0 * sustained_s) + 5.0)
 
 
-def _storage_slow(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+def slow_storage(world: FleetWorld, fault: Fault) -> None:
+    """Checkpoints and restores take longer for a while, whoever makes them."""
     spell = object()
     world.tempo.storage[spell] = fault.factor
 
@@ -159,7 +160,7 @@ def _storage_slow(world: FleetWorld, member: SimulatedMember, fault: FaultRate, 
     world.after(_lasts(world, fault, SLOW_LASTS), over)
 
 
-def _preemption(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+def _preemption(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
     within_s = _lasts(world, fault, NOTICE)
     world.struck[member.node] = fault.name
     member.report((PreemptionNoticed("cloud", within_s, 0.01),))
@@ -175,13 +176,13 @@ def _preemption(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *,
     world.after(within_s, taken)
 
 
-def _false_alarm(world: FleetWorld, member: SimulatedMember, fault: FaultRate, *, infrastructure: bool) -> None:
+def _false_alarm(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
     world.struck[member.node] = fault.name
     code = OFF_THE_BUS if fault.code is None else fault.code
     member.report((XidRaised(f"GPU-{member.name}", code, 0.01),))
 
 
-def _lasts(world: FleetWorld, fault: FaultRate, otherwise: Spread) -> float:
+def _lasts(world: FleetWorld, fault: Fault, otherwise: Spread) -> float:
     return (otherwise if fault.lasts is None else fault.lasts).drawn(world.draw)
 
 
@@ -198,13 +199,10 @@ STRIKES: Mapping[Symptom, Strike] = MappingProxyType(
         Symptom.CORRUPTION: _corruption,
         Symptom.SLOW: _slow,
         Symptom.HOT: _hot,
-        Symptom.STORAGE_SLOW: _storage_slow,
         Symptom.PREEMPTION: _preemption,
         Symptom.FALSE_ALARM: _false_alarm,
     }
 )
-# What is not of a machine.
-OF_THE_JOB: Final = (Symptom.STORAGE_SLOW,)
 # What befalls workers that run: where they do not, it does as soon as they do.
 OF_WORKERS: Final = (
     *(Symptom.PROCESS_EXIT, Symptom.XID, Symptom.GPU_LOST, Symptom.HANG, Symptom.LINK_FLAP),
@@ -212,7 +210,7 @@ OF_WORKERS: Final = (
 )
 
 
-def behind(world: FleetWorld, machine: Machine, fault: FaultRate) -> list[Machine]:
+def behind(world: FleetWorld, machine: Machine, fault: Fault) -> list[Machine]:
     """The machines that the fault hits beside the one it was drawn for, and that one."""
     match fault.reach:
         case Reach.SWITCH:

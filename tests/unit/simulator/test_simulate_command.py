@@ -70,6 +70,15 @@ def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
     return capsys.readouterr().out
 
 
+def test_a_job_of_another_size_has_whole_replicas_of_all_that_splits_a_model(
+    here: Path, capsys: pytest.CaptureFixture[str], small: list[Scenario]
+) -> None:
+    split = JOB_FILE.replace("{tensor: 8, pipeline: 4}", "{tensor: 8, context: 2, pipeline: 3}")
+    (here / "split.yaml").write_text(split.replace("{min: 64, max: 128, spares: 2}", "{min: 6, max: 36}"))
+    told(capsys, "split.yaml", "--nodes", "90", "--days", "1", "--seeds", "1")
+    assert (small[0].policy.nodes_min, small[0].policy.nodes_max) == (18, 90)
+
+
 def test_a_job_is_lived_through_under_its_own_policy(
     here: Path, capsys: pytest.CaptureFixture[str], small: list[Scenario]
 ) -> None:

@@ -27,7 +27,7 @@ def a_scenario(*, interval_s: float | None = None, spares: int = 0, price: float
         gpu_hour=GpuHour(price, "EUR") if price is not None else None,
     )
     fleet = Fleet(nodes=NODES, spares=spares, gpu_hour=price)
-    return Scenario(policy, fleet, (FaultRate("broken", Symptom.NODE_LOST, RATE),), DAYS)
+    return Scenario(policy, fleet, (FaultRate("broken", Symptom.NODE_LOST, rate=RATE),), DAYS)
 
 
 def lived(scenario: Scenario, seeds: int = 20, first: int = 1) -> list[Outcome]:

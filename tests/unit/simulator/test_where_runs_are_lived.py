@@ -17,7 +17,7 @@ from holdfast.simulator.scenario import Fleet, Scenario
 SCENARIO = Scenario(
     Policy(job="default/x", nodes_min=1, nodes_max=10),
     Fleet(10),
-    (FaultRate("broken", Symptom.NODE_LOST, 10.0),),
+    (FaultRate("broken", Symptom.NODE_LOST, rate=10.0),),
     days=10.0,
 )
 

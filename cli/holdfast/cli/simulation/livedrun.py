@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
@@ -15,9 +15,6 @@ import msgspec
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.simulator.outcome import Outcome
 from holdfast.simulator.scenario import Scenario
-
-if TYPE_CHECKING:
-    pass
 
 Live = Callable[[Scenario, int], Outcome]
 

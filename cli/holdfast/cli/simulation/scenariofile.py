@@ -38,6 +38,8 @@ Some = Annotated[int, msgspec.Meta(ge=1, le=NODES_MAX)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=NODES_MAX)]
 Document = dict[str, Any]
 SECTIONS: Final = ("job", "faults", "fleet", "days", "step_s", "seeds", "times", "tests_find")
+SPLITS: Final = ("tensor", "context", "pipeline")
+"""What the ranks of one copy of the model are multiplied from."""
 SHORT: Final[Mapping[str, str]] = {
     "nodes": "fleet.nodes",
     "spares": "fleet.spares",
@@ -50,8 +52,8 @@ SEEDS: Final = 20
 SEEDS_MAX: Final = 10_000
 DAYS_MAX: Final = 3650.0
 GPUS_PER_NODE: Final = 8
-TESTS_FIND: Final = 0.7
-"""As the simulator has it: https://arxiv.org/abs/2509.16293 (section 5)."""
+SIZE: Final = Fleet(nodes=1)
+"""What of a fleet's section is not said."""
 PRESET: Final = "llama3"
 SECONDS_MAX: Final = 86_400.0
 
@@ -162,15 +164,17 @@ class Draft:
     def scenario(self) -> Scenario:
         """All of it. Raises InvalidSpec for the job, InvalidInput for the rest."""
         policy = self.policy()
-        days, step_s = self._number("days", DAYS, DAYS_MAX), self._number("step_s", 10.0, SECONDS_MAX)
-        return Scenario(
+        scenario = Scenario(
             policy=policy,
             fleet=self.fleet(policy),
             faults=self.faults(policy.processes_per_node),
-            days=days,
-            step_s=step_s,
+            days=self._number("days", DAYS, DAYS_MAX),
             times=self.times(),
-            tests_find=self._share("tests_find", TESTS_FIND),
+        )
+        return msgspec.structs.replace(
+            scenario,
+            step_s=self._number("step_s", scenario.step_s, SECONDS_MAX),
+            tests_find=self._share("tests_find", scenario.tests_find),
         )
 
     def _number(self, name: str, default: float, most: float) -> float:
@@ -202,8 +206,8 @@ class _Size(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spares: Count | None = None
     gpus_per_node: Annotated[int, msgspec.Meta(ge=1, le=PER_NODE_MAX)] | None = None
     free: Count = 0
-    rack: Some = 4
-    switch: Some = 32
+    rack: Some = SIZE.rack
+    switch: Some = SIZE.switch
     gpu_hour: Annotated[float, msgspec.Meta(gt=0, le=1e6)] | None = None
 
 
@@ -263,8 +267,8 @@ def _resized(spec: Document, nodes: int) -> Document:
     """
     had, split = spec.get("nodes") or {}, spec.get("parallelism") or {}
     least, most = had.get("min", 1), had.get("max", had.get("min", 1))
-    model, per_node = split.get("tensor", 1), spec.get("processesPerNode", 1)
-    model = model * split.get("pipeline", 1) if _whole(model, split.get("pipeline", 1)) else 1
+    per_node, degrees = spec.get("processesPerNode", 1), [split.get(name, 1) for name in SPLITS]
+    model = math.prod(degrees) if _whole(*degrees) else 1
     kept = nodes
     if _whole(least, most, per_node) and least < most:
         replica = model // math.gcd(model, per_node)

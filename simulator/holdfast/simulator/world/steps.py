@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from holdfast.api.round import Round
-from holdfast.api.telemetry import ParametersFingerprinted
 from holdfast.simulator.world.member import SimulatedMember, Worker
-from holdfast.simulator.world.training import Training
+from holdfast.simulator.world.training import Training, fingerprints
 
 if TYPE_CHECKING:
     from holdfast.simulator.world.world import World
@@ -89,18 +88,7 @@ class StepByStep(Training):
         """Every rank's agent tells what its parameters are after the step."""
         for share in round.ranks:
             member = self.world.members[share.member]
-            told = tuple(
-                ParametersFingerprinted(
-                    round.number,
-                    share.first_rank + local,
-                    group=0,
-                    step=step,
-                    # What went wrong once goes on to be wrong in its own way.
-                    value=step + (1_000_000 + share.first_rank + local if local in member.wrong else 0),
-                    age_s=0.01,
-                )
-                for local in range(share.local_size)
-            )
+            told = fingerprints(member, round, step)
             if 0 in self.world.members[round.ranks[0].member].wrong and all(
                 len(self.world.members[each.member].wrong) == each.local_size for each in round.ranks
             ):

@@ -14,6 +14,7 @@ from holdfast.api.checkpoint import TOLD_MAX, StoredCheckpoint
 from holdfast.api.event import CheckpointRecorded, RestoreReported, StorageListed
 from holdfast.api.membership import SaveWanted
 from holdfast.api.round import Round, Tier
+from holdfast.api.telemetry import ParametersFingerprinted
 from holdfast.simulator.world.member import SimulatedMember, Worker
 
 if TYPE_CHECKING:
@@ -153,3 +154,21 @@ class Training:
             if for_all or self.world.draw.random() < 0.7:
                 fail = partial(member.collective_failed, round)
                 self.world.after(self.world.draw.uniform(0.002, 0.1), fail)
+
+
+def fingerprints(member: SimulatedMember, round: Round, step: int) -> tuple[ParametersFingerprinted, ...]:
+    """What the member's ranks say their parameters are after the step. What went wrong once goes on to be wrong in
+    its own way.
+    """
+    first = member.first_rank(round)
+    return tuple(
+        ParametersFingerprinted(
+            round.number,
+            first + local,
+            group=0,
+            step=step,
+            value=step + (1_000_000 + first + local if local in member.wrong else 0),
+            age_s=0.01,
+        )
+        for local in range(len(member.workers))
+    )

@@ -87,6 +87,10 @@ class World:
     def begin(self) -> None:
         """The job is submitted, and its first pods start."""
         self.carry_out(self.job.record(JobSubmitted(self.policy), self.now))
+        self.start_pods()
+
+    def start_pods(self) -> None:
+        """The first ones: as any others, as the plan says."""
         self.follow_plan()
 
     def _new_job(self) -> Job:

@@ -90,7 +90,8 @@ def regrouped(
 ) -> Grouping | None:
     """The groups of the next round, when those go on that can; None: it is a round of everybody.
 
-    `number` is the round's, `order` are all who can have ranks, in rank order. Until `recovery.not_before` no group is formed anew.
+    `number` is the round's, `order` are all who can have ranks, in rank order. Until `recovery.not_before` no
+    group is formed anew.
     """
     round_ = state.round
     if round_ is None or recovery.leaves is None or not is_in_groups(state):
