@@ -26,6 +26,7 @@ from holdfast.api.standing import STANDING_HEADER
 from holdfast.api.status import JobStatus, NodeStatus, RankStatus
 from holdfast.api.workeroutput import KeptOutput
 from holdfast.cli.output import instant, remark
+from holdfast.watchdog.store.store import Snapshot
 from holdfast.wire.access import Access, untrusted
 from holdfast.wire.answer import from_leader, refusal
 
@@ -102,14 +103,6 @@ class JournalPage(msgspec.Struct, frozen=True):
     compacted_at: float | None = None
 
 
-class Origin(msgspec.Struct, frozen=True):
-    """A job's state after the line `offset`, as msgpack: what the kept journal begins behind."""
-
-    offset: int
-    at: float
-    state: bytes
-
-
 class WatchdogClient:
     """One job at one watchdog. Every call raises as `Line.ask`, and Damaged when the answer is not understood."""
 
@@ -161,9 +154,9 @@ class WatchdogClient:
             yield from page.lines
             onward = page.next_after
 
-    def origin(self) -> Origin:
-        """What the kept journal begins behind."""
-        return self._read("origin", Origin)
+    def origin(self) -> Snapshot:
+        """The state that the kept journal begins behind."""
+        return self._read("origin", Snapshot)
 
     def plan(self) -> Plan | None:
         plan: Plan | None = self._read("plan", Plan | None)  # type: ignore[arg-type]  # msgspec takes a union

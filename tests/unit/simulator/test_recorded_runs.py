@@ -12,7 +12,6 @@ from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.policy import CheckpointInterval
 from holdfast.cli.simulation import journal
 from holdfast.cli.target import Target
-from holdfast.cli.watchdogclient import Origin
 from holdfast.simulator.comparison import Side
 from holdfast.simulator.fault import Symptom
 from holdfast.simulator.outcome import LostTo
@@ -21,6 +20,7 @@ from holdfast.simulator.replayed import replayed
 from holdfast.watchdog import brain
 from holdfast.watchdog.brain.step import turn
 from holdfast.watchdog.journal.replay import Replayed
+from holdfast.watchdog.store.store import Snapshot
 
 
 def test_a_journal_tells_what_failed_and_when() -> None:
@@ -143,11 +143,11 @@ class FarRun:
     def __init__(self, run: PastRun, first: int, *, state: bytes | None = None, gap: int = 0) -> None:
         self.job, self._run, self._first, self._state, self._gap = JOB, run, first, state, gap
 
-    def origin(self) -> Origin:
+    def origin(self) -> Snapshot:
         state = brain.initial(JOB)
         for line in self._run.lines[: self._first]:
             state = turn(brain, state, line.event, line.at).state
-        return Origin(self._first, 0.0, msgspec.msgpack.encode(state) if self._state is None else self._state)
+        return Snapshot(self._first, 0.0, msgspec.msgpack.encode(state) if self._state is None else self._state)
 
     def journal(self, after: int) -> Iterator[Journaled]:
         return iter(self._run.lines[after + self._gap :])
