@@ -29,7 +29,7 @@ class Reproduced(msgspec.Struct, frozen=True):
         return self.simulated.mean - self.really
 
 
-class Replayed(msgspec.Struct, frozen=True):
+class Relived(msgspec.Struct, frozen=True):
     """`error_minutes` is by how many minutes of lost time the simulator is beside the run: a difference between
     two policies that is no larger says nothing. `says` is what it comes to: "better", "worse" or "noise" under the
     new policy, empty without one.
@@ -45,12 +45,12 @@ class Replayed(msgspec.Struct, frozen=True):
     says: str = ""
 
 
-def replayed(run: Recorded, old: Side, new: Side | None, by: str) -> Replayed:
+def replayed(run: Recorded, old: Side, new: Side | None, by: str) -> Relived:
     """Raises InvalidInput as `compared`."""
     told = tuple(_reproduced(run.really, old.scenario, old.outcomes))
     lost = next(each for each in told if each.name == "lost_minutes")
     comparison = compared(old, new, by) if new is not None else None
-    return Replayed(
+    return Relived(
         job=run.job,
         days=old.scenario.days,
         happenings=len(run.happenings),

@@ -7,7 +7,7 @@ from holdfast.cli.output import pairs, seconds, table
 from holdfast.cli.simulation.chart import Bars
 from holdfast.simulator.comparison import Comparison, Difference
 from holdfast.simulator.estimate import CONFIDENCE, Estimate, at_most
-from holdfast.simulator.replayed import Replayed
+from holdfast.simulator.replayed import Relived
 from holdfast.simulator.sweep import Ranked, says
 from holdfast.simulator.verdict import Verdict
 
@@ -155,7 +155,7 @@ def _told(found: Comparison) -> Iterator[tuple[Difference, str]]:
             yield each, words[each.name]
 
 
-def replayed_text(found: Replayed) -> str:
+def replayed_text(found: Relived) -> str:
     """How well the run is reproduced, and what the other policy would have made of it."""
     heading = f"{found.job}: {found.happenings} faults in {found.days:.3g} days, lived through again"
     if found.left_out:
