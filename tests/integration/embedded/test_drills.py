@@ -17,12 +17,14 @@ from holdfast.trainer import Run
 run = Run()
 
 
-def batches(rank):
+def batches(rank, world):
     number = 0
     while True:
         number += 1
-        # No batch comes twice, and its samples are not all the same.
-        yield torch.full((4, 8), 0.01 * (rank + number % 7) + 1e-6 * number) + 1e-3 * torch.arange(4)[:, None]
+        # No batch comes twice, and its samples are not all the same. A larger world takes numbers that a smaller
+        # one has had, for in that a rank takes more of them.
+        value = 0.01 * (rank + number % 7) + 1e-6 * number + 0.0033 * world
+        yield torch.full((4, 8), value) + 1e-3 * torch.arange(4)[:, None]
 
 
 def train(part):
@@ -30,7 +32,7 @@ def train(part):
     model = torch.nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     checkpointer = Checkpointer(run, model=model, optimizer=optimizer, every_steps=20)
-    for step, batch in checkpointer.steps(batches(part.rank), until=int(sys.argv[1])):
+    for step, batch in checkpointer.steps(batches(part.rank, part.world_size), until=int(sys.argv[1])):
         loss = model(batch).square().mean()
         loss.backward()
         for each in model.parameters():
