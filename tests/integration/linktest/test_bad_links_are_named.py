@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,9 @@ def test_a_slow_and_a_lossy_cable_among_eight_network_namespaces_are_named(tmp_p
         "1 % lost, named among 8 nodes",
     ]
     assert "10 ms more: Failed" in done.stdout
-    assert "node n2: all 3 links bad: round trip 2" in done.stdout
+    named = re.search(r"node n2: all 3 links bad: round trip ([0-9.]+) ms", done.stdout)
+    assert named, done.stdout
+    assert float(named[1]) >= 20  # 10 ms each way, and what a busy relay adds
     assert "of segments sent again, others 0.00%" in done.stdout
 
 
