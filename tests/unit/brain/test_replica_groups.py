@@ -3,7 +3,8 @@
 import pytest
 from story import JOB, Story, running
 
-from holdfast.api.event import MemberEntered, MemberReady, RoundProgressed
+from holdfast.api.checkpoint import StoredCheckpoint
+from holdfast.api.event import CheckpointRecorded, MemberEntered, MemberReady, RoundProgressed, StorageListed
 from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import IncidentState, Rung
 from holdfast.api.intervention import InterventionAction
@@ -208,6 +209,32 @@ def test_a_watchdog_that_restarts_waits_for_who_trains_and_changes_nothing() -> 
         story.join(number, held=1)
     assert story.round.number == 2
     assert trained(story) == [(2, True), (2, True)]
+
+
+def saved(round: int, step: int) -> CheckpointRecorded:
+    return CheckpointRecorded(round, step, f"/ckpt/step-{step:08d}")
+
+
+def test_a_checkpoint_counts_from_whichever_round_groups_went_on_with() -> None:
+    story = groups(2).die(4)
+    story.tell(saved(2, 52))
+    assert [each.step for each in story.state.checkpoints] == [40, 52], "its group had not heard of the round yet"
+    ready(story, 3, 3, 4)
+    for said in (RoundProgressed(4, 54), saved(3, 54), saved(3, 54)):
+        story.tell(said)
+    assert [each.step for each in story.state.checkpoints] == [40, 52, 54]
+    story.tell(StorageListed(3, "/ckpt", 1, (StoredCheckpoint(54, 3, "step-00000054"),)))
+    assert story.state.storage is not None
+    assert story.state.storage.count == 1
+
+
+def test_a_checkpoint_of_groups_that_all_restored_since_does_not_count() -> None:
+    story = groups(2, least=2).die(4)
+    assert trained(story) == [(3, True), (3, True)]
+    story.tell(saved(2, 52))
+    story.tell(StorageListed(2, "/ckpt", 0, ()))
+    assert [each.step for each in story.state.checkpoints] == [40]
+    assert story.state.storage is None
 
 
 def test_without_groups_nothing_of_it_is_shown() -> None:
