@@ -11,7 +11,8 @@ from holdfast.planner.memory import SOURCE as ACTIVATIONS
 from holdfast.planner.memory import activation_bytes_per_layer, end_layers, in_flight, layer_on_gpu
 from holdfast.planner.plan import Option, Question
 from holdfast.planner.quantity import Quantity
-from holdfast.planner.step import with_links
+from holdfast.planner.ranks import shard_ranks
+from holdfast.planner.run import with_links
 
 replace = msgspec.structs.replace
 SAMPLED_BATCH = 64
@@ -36,7 +37,7 @@ def _hides(question: Question, option: Option) -> Iterator[Quantity]:
     model, cluster, training, layout = question.model, question.cluster, question.training, option.layout
     ranks = layout.shared_by
     if ranks > 1:
-        reach = reach_of(with_links(cluster, question.reached), ranks, layout.tensor)
+        reach = reach_of(with_links(cluster, question.reached), *shard_ranks(layout))
         fp8 = training.fp8 and cluster.gpu.fp8
         flops = (cluster.gpu.fp8 if fp8 else cluster.gpu.bf16) * question.reached.matmul
         least = batch.fsdp_tokens(flops, reach.rate, ranks, layout.recompute)

@@ -10,7 +10,7 @@ import msgspec
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.planner.checkpoint import checkpoint_bytes, written_s
 from holdfast.planner.cluster import Cluster
-from holdfast.planner.layout import Layout, Misfit, Recompute, Schedule, Sharding, Training, misfits
+from holdfast.planner.layout import Layout, Misfit, Order, Recompute, Schedule, Sharding, Training, misfits
 from holdfast.planner.memory import memory_of, room_of
 from holdfast.planner.model import Model
 from holdfast.planner.quantity import Quantity, shown
@@ -22,8 +22,9 @@ from holdfast.planner.reliability import (
     save_every_s,
     spares_for,
 )
+from holdfast.planner.run import Efficiency, Run
 from holdfast.planner.spot import Spot
-from holdfast.planner.step import Efficiency, Run, model_flops_utilization, step_time
+from holdfast.planner.step import model_flops_utilization, step_time
 
 MICRO_BATCHES: Final = (1, 2, 4, 8)
 CHUNKS: Final = (1, 2, 4, 8)
@@ -201,19 +202,35 @@ def layouts(question: Question, pinned: Mapping[str, int]) -> Iterator[Layout]:
             if question.training.batch % (data * micro_batch):
                 continue
             base = Layout(tensor, pipeline, context, expert, data, micro_batch, recompute=recompute)
-            yield from _variants(base, model, question.cluster.domain // tensor)
+            yield from _variants(base, model, question.cluster)
 
 
-def _variants(base: Layout, model: Model, near: int) -> Iterator[Layout]:
-    """Of one set of degrees: how state is sharded where there is no pipeline, over all replicas or those that are
-    `near`, and the pipeline's schedules.
+def _variants(base: Layout, model: Model, cluster: Cluster) -> Iterator[Layout]:
+    """Of one set of degrees: the schedules and orders of a pipeline; without one how state is sharded, over all
+    replicas or those that NVLink joins.
     """
-    if base.pipeline == 1:
-        for sharding in (Sharding.OPTIMIZER, Sharding.PARAMETERS):
-            yield msgspec.structs.replace(base, sharding=sharding)
-        if 1 < near < base.shared_by and base.shared_by % near == 0:
-            yield msgspec.structs.replace(base, sharding=Sharding.PARAMETERS, shards=near)
+    if base.pipeline > 1:
+        for order in _orders(base, cluster):
+            yield from _schedules(msgspec.structs.replace(base, order=order), model)
         return
+    for sharding in (Sharding.OPTIMIZER, Sharding.PARAMETERS):
+        yield msgspec.structs.replace(base, sharding=sharding)
+    near = cluster.domain // base.tensor
+    if 1 < near < base.shared_by and base.shared_by % near == 0:
+        yield msgspec.structs.replace(base, sharding=Sharding.PARAMETERS, shards=near)
+
+
+def _orders(base: Layout, cluster: Cluster) -> Iterator[Order]:
+    """Those that differ: where tensor and context parallelism leave neighbours in an NVLink domain, or a pod has
+    less network beyond it.
+    """
+    yield Order.DATA_INSIDE
+    beside = base.tensor * base.context
+    if base.data > 1 and beside % base.expert == 0 and (2 * beside <= cluster.domain or cluster.pod):
+        yield Order.PIPELINE_INSIDE
+
+
+def _schedules(base: Layout, model: Model) -> Iterator[Layout]:
     yield base
     yield msgspec.structs.replace(base, schedule=Schedule.ZERO_BUBBLE)
     for chunks in CHUNKS[1:]:

@@ -12,13 +12,8 @@ from holdfast.planner.gpu import GPUS, Gpu
 from holdfast.planner.layout import Layout, Recompute, Schedule, Sharding, Training
 from holdfast.planner.memory import memory_of
 from holdfast.planner.model import Experts, Latent, Model
-from holdfast.planner.step import (
-    Efficiency,
-    Run,
-    hardware_flops_utilization,
-    model_flops_utilization,
-    step_time,
-)
+from holdfast.planner.run import Efficiency, Run
+from holdfast.planner.step import hardware_flops_utilization, model_flops_utilization, step_time
 
 A100, A100_40, H100, H800 = (GPUS[name] for name in ("A100-80GB", "A100-40GB", "H100-80GB", "H800-80GB"))
 MEGATRON = "https://arxiv.org/abs/2104.04473 (table 1)"

@@ -11,7 +11,8 @@ from holdfast.planner.memory import gpu_parameters, memory_of
 from holdfast.planner.model import Experts, Latent, Model
 from holdfast.planner.notes import notes_of
 from holdfast.planner.plan import Option, Question, judge
-from holdfast.planner.step import Efficiency, Run, step_time
+from holdfast.planner.run import Efficiency, Run
+from holdfast.planner.step import step_time
 
 H100 = GPUS["H100-80GB"]
 WIDE = Model("16x7B", layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=32000)

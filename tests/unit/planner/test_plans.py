@@ -22,7 +22,8 @@ from holdfast.planner.memory import (
 from holdfast.planner.model import Model
 from holdfast.planner.plan import Option, Question, plan, reasons
 from holdfast.planner.questionfile import question_of, read_sections
-from holdfast.planner.step import Efficiency, Run, step_time, with_links
+from holdfast.planner.run import Efficiency, Run, with_links
+from holdfast.planner.step import step_time
 
 LLAMA_8B = Model("8B", layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256)
 TRAINING = Training(sequence=8192, batch=512, tokens=1e12)
@@ -123,7 +124,7 @@ def test_fsdp_moves_three_times_the_parameters_and_hides_them_behind_enough_toke
     slow = Cluster(H100, 64, network=12.5e9)
     assert part(Run(LLAMA_8B, layout, slow, small), shows) > 0
     assert part(Run(LLAMA_8B, layout, slow, large), shows) == 0
-    reach = reach_of(slow, 64, 1)
+    reach = reach_of(slow, (64, 1))
     moved = 3 * gather_s(2.0 * LLAMA_8B.parameters, reach)
     bare = replace(layout, overlap=False)
     assert part(Run(LLAMA_8B, bare, slow, small), shows) == pytest.approx(moved, rel=0.01)
@@ -136,7 +137,7 @@ def test_groups_that_share_parameters_gather_near_and_reduce_far() -> None:
     shows = "data-parallel exchange that shows"
     bytes_ = 2.0 * LLAMA_8B.parameters
     joined = with_links(slow, Efficiency())
-    expected = 3 * gather_s(bytes_, reach_of(joined, 8, 1)) + reduce_s(bytes_ / 8, reach_of(slow, 8, 8))
+    expected = 3 * gather_s(bytes_, reach_of(joined, (8, 1))) + reduce_s(bytes_ / 8, reach_of(slow, (8, 8)))
     assert part(Run(LLAMA_8B, near, slow, small), shows) == pytest.approx(expected, rel=0.01)
     assert part(Run(LLAMA_8B, near, slow, small), shows) < part(Run(LLAMA_8B, whole, slow, small), shows)
     kept = [memory_of(LLAMA_8B, each, small).of[2].value for each in (whole, near)]
@@ -206,12 +207,12 @@ def test_interleaving_keeps_more_micro_batches_than_there_are_stages() -> None:
 
 def test_a_ring_enters_each_node_once_by_all_its_ports() -> None:
     cluster = Cluster(H100, 64, network=50e9)
-    assert reach_of(cluster, 8, 1).rate == H100.nvlink
-    assert reach_of(cluster, 64, 1).rate == pytest.approx(8 * 50e9)
-    assert reach_of(cluster, 8, 8).rate == 50e9
-    assert gather_s(1e9, reach_of(cluster, 1, 1)) == 0.0
-    assert reduce_s(8e9, reach_of(cluster, 8, 8)) == pytest.approx(2 * 7 / 8 * 8e9 / 50e9, rel=0.01)
-    assert exchange_s(8e9, reach_of(cluster, 64, 1)) == pytest.approx(8e9 * 56 / 64 / 50e9, rel=0.01)
+    assert reach_of(cluster, (8, 1)).rate == H100.nvlink
+    assert reach_of(cluster, (64, 1)).rate == pytest.approx(8 * 50e9)
+    assert reach_of(cluster, (8, 8)).rate == 50e9
+    assert gather_s(1e9, reach_of(cluster, (1, 1))) == 0.0
+    assert reduce_s(8e9, reach_of(cluster, (8, 8))) == pytest.approx(2 * 7 / 8 * 8e9 / 50e9, rel=0.01)
+    assert exchange_s(8e9, reach_of(cluster, (64, 1))) == pytest.approx(8e9 * 56 / 64 / 50e9, rel=0.01)
 
 
 def test_the_job_of_a_plan_is_one_that_is_accepted() -> None:
