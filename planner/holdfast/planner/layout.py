@@ -38,8 +38,8 @@ class Order(StrEnum):
     """Which of two kinds of parallelism has the neighbours that tensor and context parallelism leave: ranks are
     counted from the left.
 
-    Sources: https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/parallel_state.py (the first, unless it is
-    told otherwise), https://arxiv.org/abs/2407.21783 (section 3.3.2: the second)
+    Sources: https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/parallel_state.py (the first, unless it
+    is told otherwise), https://arxiv.org/abs/2407.21783 (section 3.3.2: the second)
     """
 
     DATA_INSIDE = "tp-cp-dp-pp"
@@ -140,9 +140,11 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether the first and the last stage have a layer less than the others, for the embedding and the head:
         so where that gives whole layers.
 
-        Source: https://arxiv.org/abs/2407.21783 (section 3.3.2: one Transformer layer less each)
+        Sources: https://arxiv.org/abs/2407.21783 (section 3.3.2: one Transformer layer less each),
+        https://github.com/bigscience-workshop/bigscience/blob/master/train/tr11-176B-ml/chronicles.md (70 layers
+        and two for the embedding make 12 stages of 6)
         """
-        return self.pipeline > 1 and not model.tied and (model.layers + 2) % (self.pipeline * self.chunks) == 0
+        return self.pipeline > 1 and (model.layers + 2) % (self.pipeline * self.chunks) == 0
 
     def stages_most(self, model: Model) -> int:
         """How many stages, chunks of an interleaved schedule counted, the layers can make."""

@@ -8,11 +8,12 @@ from holdfast.planner import batch, bubble, checkpoint, loader, spot, tokens
 from holdfast.planner.cluster import reach_of
 from holdfast.planner.layout import Recompute, Schedule
 from holdfast.planner.memory import SOURCE as ACTIVATIONS
-from holdfast.planner.memory import activation_bytes_per_layer, end_layers, in_flight, layer_on_gpu
+from holdfast.planner.memory import activation_bytes_per_layer, in_flight
 from holdfast.planner.plan import Option, Question
 from holdfast.planner.quantity import Quantity
 from holdfast.planner.ranks import shard_ranks
 from holdfast.planner.run import with_links
+from holdfast.planner.stage import layer_on_gpu, stages_of
 
 replace = msgspec.structs.replace
 SAMPLED_BATCH = 64
@@ -89,7 +90,7 @@ def _recomputing(question: Question, option: Option) -> Iterator[Quantity]:
     model, training = question.model, question.training
     for each in Recompute:
         layout = replace(option.layout, recompute=each)
-        kept = activation_bytes_per_layer(model, layout, training) * end_layers(model, layout)
+        kept = activation_bytes_per_layer(model, layout, training) * stages_of(model, layout)[0].layers
         value = kept * in_flight(layout, training)
         says = "of the first stage, all micro-batches in flight"
         yield Quantity(f"activations with recompute {each.value}", value, "bytes", says, ACTIVATIONS)

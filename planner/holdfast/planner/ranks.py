@@ -4,8 +4,8 @@ Ranks that follow each other are neighbours: those of a node, then those of the 
 innermost, context parallelism next; of pipeline and data parallelism one has what is left of an NVLink domain, the
 other none of it (`Order`). Expert parallelism takes neighbours of a stage.
 
-Sources: https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/parallel_state.py (initialize_model_parallel:
-tp-cp-ep-dp-pp unless it is told otherwise),
+Sources: https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/parallel_state.py (tp-cp-ep-dp-pp unless it
+is told otherwise),
 https://github.com/pytorch/torchtitan/blob/main/torchtitan/distributed/parallel_dims.py (the mesh pp, dp, cp, tp),
 https://arxiv.org/abs/2407.21783 (section 3.3.2: TP, CP, PP, DP)
 """

@@ -13,9 +13,9 @@ from holdfast.planner.collective import SOURCE as RING
 from holdfast.planner.layout import Layout, Recompute, Sharding
 from holdfast.planner.loader import SOURCE as LOADER
 from holdfast.planner.loader import step_bytes
-from holdfast.planner.memory import end_layers, kept_parameters
 from holdfast.planner.quantity import Quantity, total
 from holdfast.planner.run import Efficiency, Run, with_links
+from holdfast.planner.stage import Stage, fullest_stage, kept_parameters, stages_of
 from holdfast.planner.traffic import HIDES, context_s, expert_s, handover_s, replicas_s, tensor_s
 
 FSDP: Final = "https://arxiv.org/abs/2304.11277"
@@ -49,15 +49,11 @@ def passes(layout: Layout, *, flash: bool) -> tuple[float, float]:
 
 def stage_pass(run: Run, reached: Efficiency) -> Pass:
     """Of the slowest stage: the last one has the logits to do besides its layers, others may have a layer more."""
-    last = _stage_pass(run, reached, end_layers(run.model, run.layout), logits=True)
-    if run.layout.pipeline <= 2 or not run.layout.is_balanced(run.model):
-        return last
-    between = _stage_pass(run, reached, end_layers(run.model, run.layout) + 1.0, logits=False)
-    return max(last, between, key=lambda each: each.whole)
+    each = (_stage_pass(run, reached, stage) for stage in stages_of(run.model, run.layout))
+    return max(each, key=lambda one: one.whole)
 
 
-def _stage_pass(run: Run, reached: Efficiency, layers: float, *, logits: bool) -> Pass:
-    """Of a stage of so many layers."""
+def _stage_pass(run: Run, reached: Efficiency, stage: Stage) -> Pass:
     model, layout, cluster, training = run
     tokens = layout.micro_batch * training.sequence / layout.context
     times, score_times = passes(layout, flash=training.flash)
@@ -66,18 +62,18 @@ def _stage_pass(run: Run, reached: Efficiency, layers: float, *, logits: bool) -
     scores_rate = cluster.gpu.bf16 * reached.flash if training.flash else plain_rate
     linear = 2.0 * tokens * model.layer_parameters(active=True) / layout.tensor
     scores = tokens * model.attention_flops(training.sequence, causal=training.flash) / layout.tensor
-    matmul = layers * (times * linear / rate + score_times * scores / scores_rate)
-    if logits:
+    matmul = stage.layers * (times * linear / rate + score_times * scores / scores_rate)
+    if stage.has_head:
         matmul += 3.0 * 2.0 * tokens * model.vocab * model.hidden / layout.tensor / plain_rate
-    memory = _memory_bound_s(run, reached) * layers
-    expert = expert_s(run) * layers * model.sparse_share
+    memory = _memory_bound_s(run, reached) * stage.layers
+    expert = expert_s(run) * stage.layers * model.sparse_share
     if layout.overlap_experts:
         expert = max(0.0, expert - HIDES * (matmul + memory))
     return Pass(
         matmul=matmul,
         memory=memory,
-        tensor=tensor_s(run) * layers,
-        context=context_s(run) * layers,
+        tensor=tensor_s(run) * stage.layers,
+        context=context_s(run) * stage.layers,
         expert=expert,
     )
 
@@ -170,7 +166,7 @@ def _loader(run: Run, busy_s: float) -> tuple[str, float, str, str]:
 def _optimizer_s(run: Run, reached: Efficiency) -> float:
     """State read and written, gradients read, weights written."""
     model, layout, cluster, training = run
-    moved = kept_parameters(model, layout, Sharding.OPTIMIZER) * (
+    moved = kept_parameters(model, layout, fullest_stage(model, layout), Sharding.OPTIMIZER) * (
         2.0 * training.optimizer_bytes + training.gradient_bytes + 2.0
     )
     return moved / (cluster.gpu.memory_rate * reached.memory)

@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 from holdfast.planner.cluster import reach_of
 from holdfast.planner.collective import exchange_s, gather_s, reduce_s, send_s
 from holdfast.planner.layout import Layout, Recompute, Schedule, Sharding
-from holdfast.planner.memory import expert_parameters, gpu_parameters
 from holdfast.planner.model import Model
 from holdfast.planner.ranks import (
     Group,
@@ -22,6 +21,7 @@ from holdfast.planner.ranks import (
     tensor_ranks,
 )
 from holdfast.planner.run import Run
+from holdfast.planner.stage import fullest_stage, parameters_of
 
 # Of what is computed, what can run beside a message without being slowed by it.
 HIDES: Final = 0.9
@@ -34,7 +34,7 @@ userbuffers)
 
 
 def tensor_s(run: Run) -> float:
-    """Of one layer and micro-batch: two all-reduces forward and two backward, two more when it is computed again."""
+    """Of a layer and micro-batch: two all-reduces forward and two backward, two more if computed again."""
     model, layout, cluster, training = run
     if layout.tensor == 1:
         return 0.0
@@ -74,11 +74,11 @@ def expert_s(run: Run) -> float:
 
 
 def handover_s(run: Run, computes_s: float) -> float:
-    """Of a step: activations to the next stage and their gradients back, of each micro-batch and chunk, and once all
-    the way as the pipeline fills and drains. A schedule that has other work than the next micro-batch's sends beside
-    what it computes, `computes_s` for a micro-batch.
+    """Of a step: activations to the next stage and their gradients back, of each micro-batch and chunk, and once
+    all the way as the pipeline fills and drains. A schedule that has more at hand than the next micro-batch sends
+    beside what it computes, which takes `computes_s` for a micro-batch.
 
-    Source: https://docs.nvidia.com/megatron-core/developer-guide/latest/api-guide/pipeline_parallel.html (interleaved
+    Sources: https://docs.nvidia.com/nemo/megatron-bridge/latest/training/communication-overlap.html (interleaved
     stages overlap their messages), https://arxiv.org/abs/2412.19437 (section 3.2.1: without bubble too)
     """
     model, layout, cluster, training = run
@@ -107,8 +107,7 @@ class _Share(NamedTuple):
 
 def _shares(model: Model, layout: Layout) -> Iterator[_Share]:
     """What every rank has, and the experts, which expert parallelism leaves fewer replicas of."""
-    experts = expert_parameters(model, layout)
-    rest = gpu_parameters(model, layout) - experts
+    rest, experts = parameters_of(model, layout, fullest_stage(model, layout))
     yield _Share(2.0 * rest, replica_ranks(layout), shard_ranks(layout))
     if experts:
         shards = ((layout.experts_shared_by, layout.expert),) if layout.shards else expert_replica_ranks(layout)
@@ -132,7 +131,7 @@ def _reduced_s(share: _Share, run: Run) -> float:
 
 
 def _gathered_s(share: _Share, run: Run) -> float:
-    """FSDP: forward and again backward, of each micro-batch; with the gradients three times them in a step of one."""
+    """FSDP: forward and again backward, of each micro-batch; with its gradients that is three times them."""
     if run.layout.sharding is not Sharding.PARAMETERS:
         return 0.0
     count = run.layout.micro_batches(run.training)

@@ -11,18 +11,17 @@ from holdfast.api.trainingjob import read_trainingjob
 from holdfast.planner.cluster import Cluster, reach_of
 from holdfast.planner.collective import exchange_s, gather_s, reduce_s
 from holdfast.planner.jobfile import job_of
-from holdfast.planner.layout import Layout, Recompute, Schedule, Sharding, Training, misfits
+from holdfast.planner.layout import Layout, Order, Recompute, Schedule, Sharding, Training, misfits
 from holdfast.planner.memory import (
     activation_bytes_per_layer,
-    end_layers,
     in_flight,
-    in_flight_last,
     memory_of,
 )
 from holdfast.planner.model import Model
 from holdfast.planner.plan import Option, Question, plan, reasons
 from holdfast.planner.questionfile import question_of, read_sections
 from holdfast.planner.run import Efficiency, Run, with_links
+from holdfast.planner.stage import stages_of
 from holdfast.planner.step import step_time
 
 LLAMA_8B = Model("8B", layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256)
@@ -159,8 +158,8 @@ def test_no_stage_keeps_more_micro_batches_than_there_are() -> None:
     few = Training(sequence=8192, batch=64)
     layout = replace(Layout(pipeline=8, data=8), schedule=Schedule.INTERLEAVED, chunks=2)
     assert in_flight(layout, few) == 8
-    assert in_flight_last(layout, TRAINING) == pytest.approx((8 + 1) / 2)
-    assert in_flight_last(Layout(pipeline=8, data=8), TRAINING) == 1
+    assert in_flight(layout, TRAINING, before=7) == pytest.approx((8 + 1) / 2)
+    assert [in_flight(Layout(pipeline=8, data=8), TRAINING, before) for before in (0, 1, 7)] == [8, 7, 1]
 
 
 def test_selective_recomputing_keeps_no_norms_and_no_activations() -> None:
@@ -184,18 +183,33 @@ def test_what_fits_is_not_judged_again_with_more_recomputing() -> None:
 
 def test_a_pipeline_that_holds_too_much_shares_its_gradients_out() -> None:
     (llama, *_) = (each.run for each in PUBLISHED if each.source == LLAMA3)
-    question = Question(llama.model, llama.cluster, llama.training)
+    small = replace(llama.cluster, gpu=replace(H100, memory=76e9))
+    question = Question(llama.model, small, llama.training)
     found = plan(question, {"tensor": 8, "pipeline": 16, "context": 1, "micro_batch": 1})
     of_eight = [each.layout for each in found.options if each.layout.chunks == 8]
     assert [each.sharding for each in of_eight] == [Sharding.GRADIENTS]
-    assert of_eight[0] == replace(llama.layout, overlap_tensor=False)
+    assert of_eight[0] == replace(llama.layout, overlap_tensor=False, order=Order.DATA_INSIDE)
 
 
 def test_embedding_and_head_count_as_a_layer_where_that_gives_whole_stages() -> None:
     (llama, *_) = (each.run for each in PUBLISHED if each.source == LLAMA3)
-    assert end_layers(llama.model, llama.layout) == 7
-    assert end_layers(llama.model, Layout(pipeline=9, data=1)) == 14
-    assert end_layers(gpt("tied", 62, 1024, 16), Layout(pipeline=8)) == 62 / 8
+    assert [each.layers for each in stages_of(llama.model, llama.layout)] == [7, 8, 7]
+    (bloom,) = (each.run for each in PUBLISHED if each.source == BLOOM)
+    assert [each.layers for each in stages_of(bloom.model, bloom.layout)] == [5, 6, 5]
+
+
+@pytest.mark.parametrize(
+    ("layers", "pipeline", "found"),
+    [
+        pytest.param(126, 9, [14, 14, 14], id="even"),
+        pytest.param(126, 8, [15, 16, 15], id="more between"),
+        pytest.param(31, 8, [4, 4, 4], id="too many more"),
+        pytest.param(5, 2, [3, 3], id="no stage between"),
+    ],
+)
+def test_layers_that_do_not_go_up_in_stages_make_some_larger(layers: int, pipeline: int, found: list[int]) -> None:
+    model = replace(LLAMA_8B, layers=layers)
+    assert [each.layers for each in stages_of(model, Layout(pipeline=pipeline))] == found
 
 
 def test_interleaving_keeps_more_micro_batches_than_there_are_stages() -> None:
