@@ -7,6 +7,7 @@ import msgspec
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.planner.bounds import not_negative, positive
 from holdfast.planner.gpu import Gpu
+from holdfast.planner.quantity import shown
 
 
 class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,6 +77,10 @@ class Reach(msgspec.Struct, frozen=True):
     port: float
     latency_s: float
 
+    def __str__(self) -> str:
+        rate, latency = shown(self.rate, "bytes/s"), shown(self.latency_s, "s")
+        return f"{self.size} GPUs at {rate} and {latency} a message"
+
 
 def reach_of(cluster: Cluster, *members: tuple[int, int]) -> Reach:
     """A group of so many GPUs, every so many of them; then of so many of those groups, every so many GPUs.
@@ -89,7 +94,7 @@ def reach_of(cluster: Cluster, *members: tuple[int, int]) -> Reach:
     if size == 1:
         return Reach(1, 1, math.inf, math.inf, math.inf, 0.0)
     near = math.prod(min(count, max(1, cluster.domain // stride)) for count, stride in members)
-    nvlink, network = cluster.gpu.nvlink, cluster.network
+    nvlink, network = _joined(cluster, near), cluster.network
     if near >= size:
         return Reach(size, size, nvlink, nvlink, nvlink, cluster.nvlink_latency_s)
     rate, port = network * near, network
@@ -100,3 +105,9 @@ def reach_of(cluster: Cluster, *members: tuple[int, int]) -> Reach:
         leaves = cluster.pod * network / cluster.oversubscription
         rate, port = min(rate, leaves / min(spans // size, cluster.pod)), network / cluster.oversubscription
     return Reach(size, near, rate, min(rate, network), port, cluster.latency_s)
+
+
+def _joined(cluster: Cluster, near: int) -> float:
+    """The rate of NVLink among so many: of a mesh the links to those only."""
+    gpu, others = cluster.gpu, cluster.domain - 1
+    return gpu.nvlink * min(1.0, (near - 1) / others) if gpu.mesh and near > 1 and others else gpu.nvlink

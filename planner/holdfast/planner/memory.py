@@ -41,23 +41,15 @@ def activation_bytes_per_layer(model: Model, layout: Layout, training: Training)
         kept = 2.0 * tokens * model.hidden
         return kept / layout.tensor if layout.sequence_parallel else kept
     again = layout.recompute is Recompute.SELECTIVE and training.flash
-    inner = _inner(model)
     # What only a matmul takes is kept as the matmul takes it.
     width = 0.0 if again else 1.0 if training.fp8 else 2.0
     # Of a feed-forward part the activation's inputs, and what comes of it, which the next matrix takes.
-    shared = _attention_bytes(model, again=again) + ((4.0 if model.gated else 2.0) + width) * inner
+    shared = _attention_bytes(model, again=again) + ((4.0 if model.gated else 2.0) + width) * model.inner
     # Inputs of two norms and what comes of them, which the matmuls take; with dropout its two masks.
     whole = ((4.0 if model.gated else 6.0) + 2.0 * width) * model.hidden
     if training.flash is False and layout.recompute is Recompute.NONE:
         shared += 5.0 * model.heads * training.sequence
     return tokens * (shared / layout.tensor + (whole / layout.tensor if layout.sequence_parallel else whole))
-
-
-def _inner(model: Model) -> int:
-    """The width inside the feed-forward part, of all experts that a token uses."""
-    if model.experts is None:
-        return model.ffn
-    return model.experts.ffn * (model.experts.active + model.experts.shared)
 
 
 def _attention_bytes(model: Model, *, again: bool) -> float:
@@ -112,11 +104,12 @@ def _state(model: Model, layout: Layout, training: Training, stage: Stage, share
     16 bits, gradients copied to be scattered in 32; the root's are not freed between the passes)
     """
     of_layer = layer_on_gpu(model, layout)
-    weights, says = 2.0 * kept_parameters(model, layout, stage, Sharding.PARAMETERS), "2 bytes a parameter"
     if layout.sharding is Sharding.PARAMETERS:
         weights = 2.0 * (2.0 * of_layer + stage.embeddings / layout.tensor)
         says = "2 bytes of each in the layer at hand, the next one, embedding and head, which FSDP has gathered"
-    yield Quantity("weights", weights, "bytes", says, FSDP, (share,))
+        yield Quantity("weights", weights, "bytes", says, FSDP, (share,))
+    else:
+        yield Quantity("weights", 2.0 * share.value, "bytes", "2 bytes a parameter", ZERO, (share,))
     gradients = training.gradient_bytes * kept_parameters(model, layout, stage, Sharding.GRADIENTS)
     says = f"{training.gradient_bytes} bytes a parameter, shared by the replicas from ZeRO-2"
     if layout.sharding >= Sharding.GRADIENTS:
@@ -132,9 +125,11 @@ def _activations(model: Model, layout: Layout, training: Training, stage: Stage)
     """What is kept of the micro-batches in flight, and what the layer at hand or the loss takes besides."""
     per_layer = activation_bytes_per_layer(model, layout, training)
     held = in_flight(layout, training, stage.before)
-    says = f"{stage.layers} layers x {per_layer:.3g} bytes x {held:.3g} micro-batches in flight"
-    yield Quantity("activations", stage.layers * per_layer * held, "bytes", says, SOURCE)
     tokens = layout.micro_batch * training.sequence / layout.context
+    says = (
+        f"{stage.layers} layers x {tokens:g} tokens x {per_layer / tokens:.6g} bytes x {held:.3g} micro-batches in"
+    )
+    yield Quantity("activations", stage.layers * per_layer * held, "bytes", f"{says} flight", SOURCE)
     passed = 2.0 * tokens * model.hidden / (layout.tensor if layout.sequence_parallel else 1)
     if layout.pipeline > 1:
         says = "one that goes and one that comes, each way"
@@ -143,7 +138,8 @@ def _activations(model: Model, layout: Layout, training: Training, stage: Stage)
     working = layer_at_hand(model, layout, training)
     says = "the layer at hand: what is computed again, inputs that tensor parallelism gathers, and gradients"
     if stage.has_head and logits > working:
-        working, says = logits, "logits of a micro-batch with their loss"
+        says = f"{tokens:g} tokens x {model.vocab} logits of {training.logit_bytes:g} bytes over {layout.tensor} ranks"
+        working = logits
     yield Quantity("working memory", working, "bytes", says, SOURCE)
 
 
@@ -165,6 +161,6 @@ def layer_at_hand(model: Model, layout: Layout, training: Training) -> float:
     again = activation_bytes_per_layer(model, plain, training)
     again -= activation_bytes_per_layer(model, layout, training)
     gathered = 2.0 * 2.0 * _gathered(model, layout, tokens)
-    inner = 2.0 * (3.0 if model.gated else 2.0) * _inner(model) * tokens / layout.tensor
+    inner = 2.0 * (3.0 if model.gated else 2.0) * model.inner * tokens / layout.tensor
     keys = 2.0 * 2.0 * layout.micro_batch * training.sequence * model.gathered_width(layout.tensor)
     return again + gathered + inner + (keys if layout.context > 1 else 0.0)

@@ -140,6 +140,13 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return 0.0
         return (self.layers - self.experts.dense_layers) / self.layers
 
+    @property
+    def inner(self) -> int:
+        """The width inside the feed-forward part, of all experts that a token uses."""
+        if self.experts is None:
+            return self.ffn
+        return self.experts.ffn * (self.experts.active + self.experts.shared)
+
     def gathered_width(self, tensor: int) -> float:
         """Numbers of a token that context parallelism gathers: keys and values of the heads that one of `tensor`
         GPUs has. Of compressed ones those made from their latents, for every head.

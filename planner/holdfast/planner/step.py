@@ -2,6 +2,8 @@
 
 A micro-batch goes through the stages of a pipeline; the slowest stage sets the pace, the others wait in the
 bubble. What data-parallel ranks exchange hides behind the backward pass as far as it fits.
+
+Source: https://doi.org/10.1145/1498765.1498785 (Williams, Waterman, Patterson: Roofline)
 """
 
 from typing import Final
@@ -9,31 +11,40 @@ from typing import Final
 import msgspec
 
 from holdfast.planner.bubble import bubble_formula, bubble_passes
+from holdfast.planner.cluster import Cluster
 from holdfast.planner.collective import SOURCE as RING
 from holdfast.planner.layout import Layout, Recompute, Sharding
 from holdfast.planner.loader import SOURCE as LOADER
 from holdfast.planner.loader import step_bytes
-from holdfast.planner.quantity import Quantity, total
+from holdfast.planner.quantity import Quantity, Took, shown, total
 from holdfast.planner.run import Efficiency, Run, with_links
 from holdfast.planner.stage import Stage, fullest_stage, kept_parameters, stages_of
-from holdfast.planner.traffic import HIDES, context_s, expert_s, handover_s, replicas_s, tensor_s
+from holdfast.planner.traffic import (
+    HIDES,
+    context_traffic,
+    expert_traffic,
+    handover,
+    replica_traffic,
+    tensor_traffic,
+)
 
 FSDP: Final = "https://arxiv.org/abs/2304.11277"
+ROOFLINE: Final = "https://doi.org/10.1145/1498765.1498785"
 
 
 class Pass(msgspec.Struct, frozen=True):
-    """One micro-batch's way through one stage, forward and backward, in seconds."""
+    """One micro-batch's way through one stage, forward and backward."""
 
-    matmul: float
-    memory: float
-    tensor: float
-    context: float
-    expert: float
+    matmul: Took
+    memory: Took
+    tensor: Took
+    context: Took
+    expert: Took
 
     @property
     def whole(self) -> float:
-        """Nothing of it hides behind anything else."""
-        return self.matmul + self.memory + self.tensor + self.context + self.expert
+        """Seconds: nothing of it hides behind anything else."""
+        return self.matmul.s + self.memory.s + self.tensor.s + self.context.s + self.expert.s
 
 
 def passes(layout: Layout, *, flash: bool) -> tuple[float, float]:
@@ -54,63 +65,84 @@ def stage_pass(run: Run, reached: Efficiency) -> Pass:
 
 
 def _stage_pass(run: Run, reached: Efficiency, stage: Stage) -> Pass:
-    model, layout, cluster, training = run
-    tokens = layout.micro_batch * training.sequence / layout.context
-    times, score_times = passes(layout, flash=training.flash)
-    rate = _matmul_rate(run, reached)
-    plain_rate = cluster.gpu.bf16 * reached.matmul
-    scores_rate = cluster.gpu.bf16 * reached.flash if training.flash else plain_rate
-    linear = 2.0 * tokens * model.layer_parameters(active=True) / layout.tensor
-    scores = tokens * model.attention_flops(training.sequence, causal=training.flash) / layout.tensor
-    matmul = stage.layers * (times * linear / rate + score_times * scores / scores_rate)
-    if stage.has_head:
-        matmul += 3.0 * 2.0 * tokens * model.vocab * model.hidden / layout.tensor / plain_rate
-    memory = _memory_bound_s(run, reached) * stage.layers
-    expert = expert_s(run) * stage.layers * model.sparse_share
-    if layout.overlap_experts:
-        expert = max(0.0, expert - HIDES * (matmul + memory))
+    matmul = _matmuls(run, reached, stage)
+    memory = _memory_bound(run, reached).times(stage.layers, "layers")
+    expert = expert_traffic(run).times(stage.layers * run.model.sparse_share, "layers")
+    if run.layout.overlap_experts:
+        shows = max(0.0, expert.s - HIDES * (matmul.s + memory.s))
+        expert = Took(shows, f"{expert.says}, less what computing hides")
     return Pass(
         matmul=matmul,
         memory=memory,
-        tensor=tensor_s(run) * stage.layers,
-        context=context_s(run) * stage.layers,
+        tensor=tensor_traffic(run).times(stage.layers, "layers"),
+        context=context_traffic(run).times(stage.layers, "layers"),
         expert=expert,
     )
 
 
-def _matmul_rate(run: Run, reached: Efficiency) -> float:
-    gpu = run.cluster.gpu
-    return (gpu.fp8 if run.training.fp8 and gpu.fp8 else gpu.bf16) * reached.matmul
+def _matmuls(run: Run, reached: Efficiency, stage: Stage) -> Took:
+    """Of layers at the rate of matmuls, of scores at that of fused attention, of the head in 16 bits."""
+    model, layout, cluster, training = run
+    gpu, tokens = cluster.gpu, layout.micro_batch * training.sequence / layout.context
+    times, score_times = passes(layout, flash=training.flash)
+    wide = gpu.bf16 * reached.matmul
+    linear = times * stage.layers * 2.0 * tokens * model.layer_parameters(active=True) / layout.tensor
+    scores = model.attention_flops(training.sequence, causal=training.flash)
+    scores *= score_times * stage.layers * tokens / layout.tensor
+    head = 3.0 * 2.0 * tokens * model.vocab * model.hidden / layout.tensor if stage.has_head else 0.0
+    took_s, says = 0.0, []
+    for flop, rate, what in (
+        (linear, gpu.fp8 * reached.matmul if training.fp8 and gpu.fp8 else wide, "of layers"),
+        (scores, gpu.bf16 * reached.flash if training.flash else wide, "of attention"),
+        (head, wide, "of the head"),
+    ):
+        took_s += flop / rate
+        says += [f"{flop:.3g} FLOP {what} at {rate:.3g} a second"] if flop else []
+    return Took(took_s, ", ".join(says))
 
 
 def step_time(run: Run, reached: Efficiency) -> Quantity:
     """Seconds of one step, with their parts."""
     run = run._replace(cluster=with_links(run.cluster, reached))
-    layout, cluster = run.layout, run.cluster
-    one, count = stage_pass(run, reached), layout.micro_batches(run.training)
-    bubble = bubble_passes(layout) / count
-    exchanged = replicas_s(run)
-    # What is exchanged for each micro-batch hides behind it, what is once a step behind the last backward pass.
-    beside = one.whole * (count if layout.sharding > Sharding.OPTIMIZER else 2.0 / 3.0)
-    waits = max(0.0, exchanged - (HIDES * beside if layout.overlap else 0.0))
-    each = f", x {count} micro-batches"
-    rate, memory = _matmul_rate(run, reached), cluster.gpu.memory_rate * reached.memory
-    formula, source = bubble_formula(layout)
-    again = "6" if layout.recompute is Recompute.FULL else "4"
+    layout, count = run.layout, run.layout.micro_batches(run.training)
+    one = stage_pass(run, reached)
+    bubble, (formula, source) = bubble_passes(layout) / count, bubble_formula(layout)
+    says = f"{bubble:.3g} of {shown(one.whole * count, 's')} computed: {formula}, P {layout.pipeline}, M {count}"
     parts = [
-        ("matmuls", one.matmul * count, f"FLOP of a micro-batch at {rate:.3g} a second{each}", ""),
-        ("memory-bound kernels", one.memory * count, f"bytes moved at {memory:.3g} a second{each}", ""),
-        ("tensor-parallel collectives", one.tensor * count, f"{again} all-reduces a layer{each}", RING),
-        ("context-parallel collectives", one.context * count, f"keys and values gathered{each}", RING),
-        ("expert-parallel exchange", one.expert * count, f"tokens to their experts and back{each}", RING),
-        ("pipeline hand-over", handover_s(run, one.whole), f"activations to the next stage and back{each}", RING),
-        ("pipeline bubble", one.whole * count * bubble, f"{bubble:.3g} of the time computed: {formula}", source),
-        ("data-parallel exchange that shows", waits, f"{exchanged:.3g} s less what computing hides", FSDP),
-        ("optimizer", _optimizer_s(run, reached), f"its state moved at {memory:.3g} bytes a second", ""),
+        Quantity(name, took.s * count, "s", f"{took.says}, x {count} micro-batches" if took.s else took.says, by)
+        for name, took, by in (
+            ("matmuls", one.matmul, ROOFLINE),
+            ("memory-bound kernels", one.memory, ROOFLINE),
+            ("tensor-parallel collectives", one.tensor, RING),
+            ("context-parallel collectives", one.context, RING),
+            ("expert-parallel exchange", one.expert, RING),
+        )
     ]
-    if cluster.storage:
-        parts.append(_loader(run, sum(value for _, value, _, _ in parts)))
-    return total("step time", "s", (Quantity(name, value, "s", says, by) for name, value, says, by in parts))
+    hands, waits = handover(run, one.whole), _replicas(run, one.whole * count)
+    optimizer = _optimizer(run, reached)
+    parts += [
+        Quantity("pipeline hand-over", hands.s, "s", hands.says, RING),
+        Quantity("pipeline bubble", one.whole * count * bubble, "s", says, source),
+        Quantity("data-parallel exchange that shows", waits.s, "s", waits.says, FSDP),
+        Quantity("optimizer", optimizer.s, "s", optimizer.says, ROOFLINE),
+    ]
+    if run.cluster.storage:
+        parts.append(_loader(run, sum(each.value for each in parts)))
+    return total("step time", "s", parts)
+
+
+def _replicas(run: Run, computes_s: float) -> Took:
+    """What of the replicas' exchange shows: what is exchanged for each micro-batch hides behind it, what is once a
+    step behind the last backward pass.
+    """
+    layout, exchange = run.layout, replica_traffic(run)
+    if not exchange.s:
+        return exchange
+    each = layout.sharding > Sharding.OPTIMIZER
+    beside = computes_s if each else 2.0 / 3.0 * computes_s / layout.micro_batches(run.training)
+    hides = HIDES * beside if layout.overlap else 0.0
+    says = f"{shown(exchange.s, 's')} less {shown(hides, 's')} of computing that hides it: {exchange.says}"
+    return Took(max(0.0, exchange.s - hides), says)
 
 
 def model_flops_utilization(run: Run, step_s: float) -> float:
@@ -133,7 +165,7 @@ def hardware_flops_utilization(run: Run, step_s: float) -> float:
     return useful * times / 3.0
 
 
-def _memory_bound_s(run: Run, reached: Efficiency) -> float:
+def _memory_bound(run: Run, reached: Efficiency) -> Took:
     """Norms, residuals, activation functions and unfused scores of one layer: each reads and writes 16-bit
     numbers.
 
@@ -142,31 +174,31 @@ def _memory_bound_s(run: Run, reached: Efficiency) -> float:
     """
     model, layout, cluster, training = run
     tokens = layout.micro_batch * training.sequence / layout.context
-    inner = model.ffn
-    if model.experts is not None:
-        inner = model.experts.ffn * (model.experts.active + model.experts.shared)
     whole = 10.0 * model.hidden
-    shared = (3.0 if model.gated else 2.0) * inner + 4.0 * model.hidden
+    shared = (3.0 if model.gated else 2.0) * model.inner + 4.0 * model.hidden
     if not training.flash:
         shared += 5.0 * model.heads * training.sequence
     moved = whole / (layout.tensor if layout.sequence_parallel else 1) + shared / layout.tensor
     # What norms and activation functions give is made again where it is not kept.
     times = 3.0 if layout.recompute is Recompute.NONE else 4.0
-    return times * tokens * moved * 2.0 / (cluster.gpu.memory_rate * reached.memory)
+    return _moved(times * tokens * moved * 2.0, cluster, reached)
 
 
-def _loader(run: Run, busy_s: float) -> tuple[str, float, str, str]:
-    """What of reading a step's samples does not fit beside the step before."""
-    bytes_ = step_bytes(run.model, run.training)
-    took_s = bytes_ / (run.cluster.storage or 1.0)
-    says = f"{bytes_:.3g} bytes of a step from storage, less what the rest of the step takes"
-    return "loader that shows", max(0.0, took_s - busy_s), says, LOADER
-
-
-def _optimizer_s(run: Run, reached: Efficiency) -> float:
+def _optimizer(run: Run, reached: Efficiency) -> Took:
     """State read and written, gradients read, weights written."""
     model, layout, cluster, training = run
-    moved = kept_parameters(model, layout, fullest_stage(model, layout), Sharding.OPTIMIZER) * (
-        2.0 * training.optimizer_bytes + training.gradient_bytes + 2.0
-    )
-    return moved / (cluster.gpu.memory_rate * reached.memory)
+    kept = kept_parameters(model, layout, fullest_stage(model, layout), Sharding.OPTIMIZER)
+    return _moved(kept * (2.0 * training.optimizer_bytes + training.gradient_bytes + 2.0), cluster, reached)
+
+
+def _moved(bytes_: float, cluster: Cluster, reached: Efficiency) -> Took:
+    """By the GPU's memory."""
+    rate = cluster.gpu.memory_rate * reached.memory
+    return Took(bytes_ / rate, f"{shown(bytes_, 'bytes')} moved at {shown(rate, 'bytes/s')}")
+
+
+def _loader(run: Run, busy_s: float) -> Quantity:
+    """What of reading a step's samples does not fit beside the step before."""
+    bytes_, rate = step_bytes(run.model, run.training), run.cluster.storage or 1.0
+    says = f"{shown(bytes_, 'bytes')} of a step at {shown(rate, 'bytes/s')}, less the rest of the step"
+    return Quantity("loader that shows", max(0.0, bytes_ / rate - busy_s), "s", says, LOADER)

@@ -10,6 +10,7 @@ from holdfast.planner.cluster import reach_of
 from holdfast.planner.collective import exchange_s, gather_s, reduce_s, send_s
 from holdfast.planner.layout import Layout, Recompute, Schedule, Sharding
 from holdfast.planner.model import Model
+from holdfast.planner.quantity import NOTHING, Took, shown
 from holdfast.planner.ranks import (
     Group,
     context_ranks,
@@ -33,47 +34,54 @@ userbuffers)
 """
 
 
-def tensor_s(run: Run) -> float:
+def tensor_traffic(run: Run) -> Took:
     """Of a layer and micro-batch: two all-reduces forward and two backward, two more if computed again."""
     model, layout, cluster, training = run
     if layout.tensor == 1:
-        return 0.0
+        return NOTHING
     reach = reach_of(cluster, *tensor_ranks(layout))
     bytes_ = 2.0 * layout.micro_batch * training.sequence / layout.context * model.hidden
-    shows = 1.0 / TENSOR_PIECES if layout.overlap_tensor else 1.0
-    return shows * (6.0 if layout.recompute is Recompute.FULL else 4.0) * reduce_s(bytes_, reach)
+    times = 6 if layout.recompute is Recompute.FULL else 4
+    says = f"{times} all-reduces of {shown(bytes_, 'bytes')} among {reach}"
+    if not layout.overlap_tensor:
+        return Took(times * reduce_s(bytes_, reach), says)
+    return Took(times * reduce_s(bytes_, reach) / TENSOR_PIECES, f"1/{TENSOR_PIECES} that shows of {says}")
 
 
-def context_s(run: Run) -> float:
-    """Of one layer and micro-batch: keys and values of the whole sequence, gathered forward, again where all is
+def context_traffic(run: Run) -> Took:
+    """Of a layer and micro-batch: keys and values of the whole sequence, gathered forward, again where all is
     computed again, and backward; and their gradients scattered.
     """
     model, layout, cluster, training = run
     if layout.context == 1:
-        return 0.0
+        return NOTHING
     reach = reach_of(cluster, *context_ranks(layout))
     bytes_ = 2.0 * layout.micro_batch * training.sequence * model.gathered_width(layout.tensor)
-    return (4.0 if layout.recompute is Recompute.FULL else 3.0) * gather_s(bytes_, reach)
+    times = 4 if layout.recompute is Recompute.FULL else 3
+    says = f"{times} times {shown(bytes_, 'bytes')} of keys and values gathered or scattered among {reach}"
+    return Took(times * gather_s(bytes_, reach), says)
 
 
-def expert_s(run: Run) -> float:
-    """Of one layer with experts and micro-batch: tokens to their experts and back, forward and backward, and again
+def expert_traffic(run: Run) -> Took:
+    """Of a layer with experts and micro-batch: tokens to their experts and back, forward and backward, and again
     where all is computed again: to each expert by NVLink, once to each domain by the network. In FP8 they go out
     in 8 bits and come back in 16.
     """
     model, layout, cluster, training = run
     if layout.expert == 1 or model.experts is None:
-        return 0.0
+        return NOTHING
     reach = reach_of(cluster, *expert_ranks(layout))
     tokens = layout.micro_batch * training.sequence / layout.context / layout.tensor
     domains = model.experts.domains or reach.size // reach.near
     copies = model.experts.active if reach.near >= reach.size else min(model.experts.active, domains)
-    width = 1.0 + 2.0 if training.fp8 else 2.0 + 2.0
-    times = 3.0 if layout.recompute is Recompute.FULL else 2.0
-    return times * exchange_s(tokens * copies * model.hidden * width, reach)
+    bytes_ = tokens * copies * model.hidden * (1.0 + 2.0 if training.fp8 else 2.0 + 2.0)
+    times = 3 if layout.recompute is Recompute.FULL else 2
+    says = f"{times} times {shown(bytes_, 'bytes')} to and from the experts of {reach.size} GPUs at "
+    says += f"{shown(reach.port, 'bytes/s')}, {copies} copies of a token"
+    return Took(times * exchange_s(bytes_, reach), says)
 
 
-def handover_s(run: Run, computes_s: float) -> float:
+def handover(run: Run, computes_s: float) -> Took:
     """Of a step: activations to the next stage and their gradients back, of each micro-batch and chunk, and once
     all the way as the pipeline fills and drains. A schedule that has more at hand than the next micro-batch sends
     beside what it computes, which takes `computes_s` for a micro-batch.
@@ -83,18 +91,29 @@ def handover_s(run: Run, computes_s: float) -> float:
     """
     model, layout, cluster, training = run
     if layout.pipeline == 1:
-        return 0.0
+        return NOTHING
     reach = reach_of(cluster, *stage_ranks(layout))
     bytes_ = 2.0 * layout.micro_batch * training.sequence / layout.context * model.hidden / layout.tensor
     once = 2.0 * send_s(bytes_, reach.hop, reach.latency_s)
     hides = layout.overlap and layout.schedule is not Schedule.ONE_F_ONE_B
     shows = max(0.0, layout.chunks * once - (HIDES * computes_s if hides else 0.0))
-    return layout.micro_batches(training) * shows + (layout.pipeline - 1) * once
+    fills, count = layout.pipeline - 1, layout.micro_batches(training)
+    says = f"{shown(bytes_, 'bytes')} there and back at {shown(reach.hop, 'bytes/s')}, {fills} times to fill and"
+    says += f" drain; {shown(shows, 's')} of each of {count} micro-batches does not hide"
+    return Took(count * shows + fills * once, says)
 
 
-def replicas_s(run: Run) -> float:
+def replica_traffic(run: Run) -> Took:
     """Of a step: gradients reduced over the replicas, and with FSDP the parameters gathered, in 16 bits each."""
-    return sum(_reduced_s(each, run) + _gathered_s(each, run) for each in _shares(run.model, run.layout))
+    shares = tuple(_shares(run.model, run.layout))
+    if all(reach_of(run.cluster, *each.replicas).size == 1 for each in shares):
+        return NOTHING
+    took_s = sum(_reduced_s(each, run) + _gathered_s(each, run) for each in shares)
+    bytes_ = shown(sum(each.bytes_ for each in shares), "bytes")
+    says = f"{bytes_} of gradients among {reach_of(run.cluster, *shares[0].replicas)}"
+    if run.layout.sharding is Sharding.PARAMETERS:
+        says += f", and parameters twice among {reach_of(run.cluster, *shares[0].shards)}"
+    return Took(took_s, says)
 
 
 class _Share(NamedTuple):

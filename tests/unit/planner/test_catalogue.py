@@ -87,3 +87,12 @@ def test_a_ring_leaves_each_pod_once_and_an_exchange_leaves_it_with_most() -> No
     assert reach_of(narrow, (256, 1)).port == pytest.approx(50e9 / 7)
     with pytest.raises(InvalidInput, match=r"cluster.oversubscription"):
         Cluster(H100, 64, pod=8, oversubscription=0.5)
+
+
+def test_of_a_mesh_two_gpus_have_one_link() -> None:
+    # Source: https://www.amd.com/en/products/accelerators/instinct/mi300/mi300x.html (7 links, 64 GB/s each way)
+    mesh = Cluster(GPUS["MI300X-192GB"], 64)
+    rates = [reach_of(mesh, (size, 1)).rate for size in (2, 4, 8)]
+    assert rates == [pytest.approx(64e9), pytest.approx(3 * 64e9), pytest.approx(7 * 64e9)]
+    assert reach_of(mesh, (16, 4)).rate == pytest.approx(64e9), "two of each node, by one link between them"
+    assert [reach_of(Cluster(H100, 64), (size, 1)).rate for size in (2, 8)] == [450e9, 450e9]

@@ -70,7 +70,7 @@ def test_a_pipeline_keeps_one_message_that_goes_and_one_that_comes_each_way() ->
 
 @pytest.mark.parametrize("before", range(8))
 def test_an_interleaved_stage_holds_what_its_warm_up_fills(before: int) -> None:
-    # Source: https://arxiv.org/abs/2104.04473 (figure 4: 2 (p - r - 1) + (v - 1) p chunks before the first backward)
+    # Source: https://arxiv.org/abs/2104.04473 (figure 4: 2 (p-r-1) + (v-1) p chunks before the first goes back)
     layout = Layout(pipeline=8, data=8, schedule=Schedule.INTERLEAVED, chunks=4)
     chunks = 2 * (8 - before - 1) + 3 * 8 + 1
     assert in_flight(layout, TRAINING, before) == chunks / 4

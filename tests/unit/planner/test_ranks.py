@@ -10,7 +10,7 @@ from published_runs import H100, gpt
 from holdfast.planner.cluster import Cluster, reach_of
 from holdfast.planner.layout import Layout, Order, Schedule, Sharding, Training, misfits
 from holdfast.planner.model import Experts
-from holdfast.planner.plan import Question, plan
+from holdfast.planner.plan import Option, Question, judge, plan
 from holdfast.planner.ranks import (
     Group,
     context_ranks,
@@ -131,10 +131,17 @@ def test_fsdp_scatters_the_gradients_of_each_micro_batch() -> None:
     assert twice == pytest.approx(2 * once)
 
 
-def test_both_orders_are_judged_where_they_differ() -> None:
+def test_the_faster_order_is_shown_where_they_differ() -> None:
     question = Question(MODEL, Cluster(H100, 64), TRAINING)
-    for tensor, orders in ((2, set(Order)), (8, {Order.DATA_INSIDE})):
-        found = plan(question, {"tensor": tensor, "pipeline": 4, "context": 1})
-        assert {each.layout.order for each in (*found.options, *found.rejected)} == orders
-    (best, *_) = plan(question, {"tensor": 2, "pipeline": 4, "context": 1, "data": 8}).options
-    assert ("ranks tp-cp-pp-dp" in str(best.layout)) is (best.layout.order is Order.PIPELINE_INSIDE)
+    pinned = {"tensor": 2, "pipeline": 4, "context": 1}
+    shown = {each.layout: each for each in plan(question, pinned).options}
+    orders = {layout.order for layout in shown}
+    assert orders == set(Order), "with few micro-batches the exchange of gradients counts for more"
+    for layout, option in shown.items():
+        for order in Order:
+            other = judge(replace(layout, order=order), question, effective=1.0)
+            assert isinstance(other, Option)
+            assert other.step.value >= option.step.value
+        assert ("ranks tp-cp-pp-dp" in str(layout)) is (layout.order is Order.PIPELINE_INSIDE)
+    wide = plan(question, {**pinned, "tensor": 8})
+    assert {each.layout.order for each in (*wide.options, *wide.rejected)} == {Order.DATA_INSIDE}
