@@ -138,7 +138,9 @@ def _activations(model: Model, layout: Layout, training: Training, stage: Stage)
     working = layer_at_hand(model, layout, training)
     says = "the layer at hand: what is computed again, inputs that tensor parallelism gathers, and gradients"
     if stage.has_head and logits > working:
-        says = f"{tokens:g} tokens x {model.vocab} logits of {training.logit_bytes:g} bytes over {layout.tensor} ranks"
+        says = (
+            f"{tokens:g} tokens x {model.vocab} logits x {training.logit_bytes:g} bytes over {layout.tensor} GPUs"
+        )
         working = logits
     yield Quantity("working memory", working, "bytes", says, SOURCE)
 

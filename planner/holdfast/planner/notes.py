@@ -151,7 +151,7 @@ def _spot(question: Question, option: Option) -> Iterator[Quantity]:
     share = spot.spot_share(nodes, reliability, given, written_s)
     says = f"{given.interruptions:g} interruptions for 1,000 node-days beside failures: a restart for each"
     if not spot.is_saved(reliability, given, written_s):
-        says += f", and half an interval: no checkpoint fits {given.notice_s:g} s of notice"
+        says += f", and half an interval: no checkpoint fits the notice of {given.notice_s:g} s"
     yield Quantity("effective share of time on spot", share, "share", says)
     if question.training.tokens and share:
         money = question.training.tokens / option.tokens_per_s / share / 3600.0 * cluster.gpus * given.price

@@ -36,8 +36,8 @@ class Took(NamedTuple):
     says: str
 
     def times(self, count: float, what: str) -> "Took":
-        """So often."""
-        return Took(self.s * count, f"{count:.4g} {what} x {self.says}")
+        """So often; nothing stays nothing."""
+        return NOTHING if not self.s else Took(self.s * count, f"{count:.4g} {what} x {self.says}")
 
 
 NOTHING: Final = Took(0.0, "there is none")

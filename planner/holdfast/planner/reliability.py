@@ -4,7 +4,8 @@ The effective share of time follows Kokolis et al.: what a failure costs is the 
 between checkpoints, what saving costs is its stall in each interval.
 
 Sources: https://arxiv.org/abs/2410.21680 (section 4, expected training time ratio),
-https://arxiv.org/abs/2407.21783 (table 5: 419 unexpected interruptions of 2,048 nodes in 54 days), https://doi.org/10.1145/361147.361115 (Young),
+https://arxiv.org/abs/2407.21783 (table 5: 419 unexpected interruptions of 2,048 nodes in 54 days),
+https://doi.org/10.1145/361147.361115 (Young),
 https://doi.org/10.1016/j.future.2004.11.016 (Daly)
 """
 
