@@ -25,6 +25,8 @@ SOURCE: Final = "https://arxiv.org/abs/2205.05198"
 ZERO: Final = "https://arxiv.org/abs/1910.02054"
 FSDP: Final = "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html"
 STAGES: Final = "https://arxiv.org/abs/2104.04473"
+MASTER_BYTES: Final = 12
+"""Of an optimizer with weights in 32 bits and two moments; one with less is taken to have none."""
 # Kernels' workspaces, communication buffers and what the allocator cannot use: of the GPU's memory.
 RESERVED: Final = 0.06
 
@@ -36,7 +38,7 @@ def room_of(gpu: Gpu) -> float:
 
 def activation_bytes_per_layer(model: Model, layout: Layout, training: Training) -> float:
     """Kept of one micro-batch and layer until its backward pass."""
-    tokens = layout.micro_batch * training.sequence / layout.context
+    tokens = _tokens(layout, training)
     if layout.recompute is Recompute.FULL:
         kept = 2.0 * tokens * model.hidden
         return kept / layout.tensor if layout.sequence_parallel else kept
@@ -107,6 +109,9 @@ def _state(model: Model, layout: Layout, training: Training, stage: Stage, share
     if layout.sharding is Sharding.PARAMETERS:
         weights = 2.0 * (2.0 * of_layer + stage.embeddings / layout.tensor)
         says = "2 bytes of each in the layer at hand, the next one, embedding and head, which FSDP has gathered"
+        if training.optimizer_bytes < MASTER_BYTES:
+            weights += 2.0 * kept_parameters(model, layout, stage, Sharding.PARAMETERS)
+            says += ", and 2 of its share: the optimizer has none in 32 bits"
         yield Quantity("weights", weights, "bytes", says, FSDP, (share,))
     else:
         yield Quantity("weights", 2.0 * share.value, "bytes", "2 bytes a parameter", ZERO, (share,))
@@ -124,25 +129,26 @@ def _state(model: Model, layout: Layout, training: Training, stage: Stage, share
 def _activations(model: Model, layout: Layout, training: Training, stage: Stage) -> Iterator[Quantity]:
     """What is kept of the micro-batches in flight, and what the layer at hand or the loss takes besides."""
     per_layer = activation_bytes_per_layer(model, layout, training)
-    held = in_flight(layout, training, stage.before)
-    tokens = layout.micro_batch * training.sequence / layout.context
-    says = (
-        f"{stage.layers} layers x {tokens:g} tokens x {per_layer / tokens:.6g} bytes x {held:.3g} micro-batches in"
-    )
-    yield Quantity("activations", stage.layers * per_layer * held, "bytes", f"{says} flight", SOURCE)
-    passed = 2.0 * tokens * model.hidden / (layout.tensor if layout.sequence_parallel else 1)
+    held, tokens = in_flight(layout, training, stage.before), _tokens(layout, training)
+    says = f"{stage.layers} layers x {tokens:g} tokens x {per_layer / tokens:.6g} bytes"
+    says += f" x {held:.3g} micro-batches in flight"
+    yield Quantity("activations", stage.layers * per_layer * held, "bytes", says, SOURCE)
     if layout.pipeline > 1:
+        passed = 2.0 * tokens * model.hidden / (layout.tensor if layout.sequence_parallel else 1)
         says = "one that goes and one that comes, each way"
         yield Quantity("messages of the pipeline", 4.0 * passed, "bytes", says, STAGES)
     logits = tokens * model.vocab * training.logit_bytes / layout.tensor + _gathered(model, layout, tokens)
     working = layer_at_hand(model, layout, training)
     says = "the layer at hand: what is computed again, inputs that tensor parallelism gathers, and gradients"
     if stage.has_head and logits > working:
-        says = (
-            f"{tokens:g} tokens x {model.vocab} logits x {training.logit_bytes:g} bytes over {layout.tensor} GPUs"
-        )
-        working = logits
+        each = f"{training.logit_bytes:g} bytes over {layout.tensor} GPUs"
+        working, says = logits, f"{tokens:g} tokens x {model.vocab} logits x {each}"
     yield Quantity("working memory", working, "bytes", says, SOURCE)
+
+
+def _tokens(layout: Layout, training: Training) -> float:
+    """Of a micro-batch, those of one GPU."""
+    return layout.micro_batch * training.sequence / layout.context
 
 
 def _gathered(model: Model, layout: Layout, tokens: float) -> float:
@@ -158,7 +164,7 @@ def layer_at_hand(model: Model, layout: Layout, training: Training) -> float:
     Source: https://arxiv.org/abs/2205.05198 (section 4.2.2: g and its conjugate gather what sequence parallelism
     shares out)
     """
-    tokens = layout.micro_batch * training.sequence / layout.context
+    tokens = _tokens(layout, training)
     plain = msgspec.structs.replace(layout, recompute=Recompute.NONE)
     again = activation_bytes_per_layer(model, plain, training)
     again -= activation_bytes_per_layer(model, layout, training)

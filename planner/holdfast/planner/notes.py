@@ -91,11 +91,9 @@ def _recomputing(question: Question, option: Option) -> Iterator[Quantity]:
     model, training = question.model, question.training
     for each in Recompute:
         layout = replace(option.layout, recompute=each)
-        held = in_flight(layout, training)
-        value = activation_bytes_per_layer(model, layout, training) * stages_of(model, layout)[0].layers * held
-        says = (
-            f"{stages_of(model, layout)[0].layers} layers of the first stage x {held:.3g} micro-batches in flight"
-        )
+        held, layers = in_flight(layout, training), stages_of(model, layout)[0].layers
+        value = activation_bytes_per_layer(model, layout, training) * layers * held
+        says = f"{layers} layers of the first stage x {held:.3g} micro-batches in flight"
         yield Quantity(f"activations with recompute {each.value}", value, "bytes", says, ACTIVATIONS)
 
 
@@ -154,10 +152,9 @@ def _spot(question: Question, option: Option) -> Iterator[Quantity]:
         says += f", and half an interval: no checkpoint fits the notice of {given.notice_s:g} s"
     yield Quantity("effective share of time on spot", share, "share", says)
     if question.training.tokens and share:
-        money = question.training.tokens / option.tokens_per_s / share / 3600.0 * cluster.gpus * given.price
-        says = (
-            f"tokens over tokens a second x {share:.2%}, {cluster.gpus} GPUs at {given.price:g} an hour, no spares"
-        )
+        hours = question.training.tokens / option.tokens_per_s / share / 3600.0
+        says = f"tokens over tokens a second x {share:.2%}, {cluster.gpus} GPUs at {given.price:g}, no spares"
+        money = hours * cluster.gpus * given.price
         yield Quantity("money on spot", money, "", says)
     if price is None:
         return
