@@ -294,7 +294,7 @@ def mpt() -> Iterator[Published]:
             figure,
             "MFU",
             MPT,
-            0.607,
+            0.6,
             "MPT 30B on 32 GPUs",
             0.16,
         )
