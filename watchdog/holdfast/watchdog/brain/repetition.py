@@ -9,7 +9,7 @@ brings about stays with it. So a node is suspect by the number of its faults of 
 and by neither where the same ranks failed so on another node before: then the fault followed them.
 
 By chance: each of `total` faults may be the last of `times` on one node, and each of those before it is there
-with one chance in `nodes`. So `total * P(Bin(total - 1, 1 / nodes) >= times - 1)` nodes at most are expected to have
+with one chance in `nodes`. At most `total * P(Bin(total - 1, 1 / nodes) >= times - 1)` nodes are expected to have
 as many, which bounds the chance that an innocent one has.
 
 Source: https://arxiv.org/abs/2410.21680 (section V, lemon nodes: a history of weeks, and thresholds from how often
