@@ -25,12 +25,12 @@ class Kind(NamedTuple):
     """One kind of incident: how many there were; and until it is seen, until its cause is known or given up."""
 
     name: str
-    count: int
+    times: int
     seen_s: float
     found_s: float
 
 
-# Source: https://arxiv.org/abs/2509.16293. `count` is table 1's; `found_s` is table 6's mean, `seen_s` table 3's
+# Source: https://arxiv.org/abs/2509.16293. `times` is table 1's; `found_s` is table 6's mean, `seen_s` table 3's
 # (GPUs 10 s, network 30 s, kernel 2 s) and, of failures that say what they are, its 60 s; of hangs ten minutes
 # without traffic, of a lower MFU five votes of 10 s. Assumed: where table 6 says nothing, a CUDA error's time.
 CUDA_S = 93.0
@@ -66,14 +66,14 @@ def lost_by_one(seen_and_found_s: float) -> float:
     days = 10.0 * apart_s / DAY_S
     outcome = lived(restart_s=restart_s, at_s=tuple(apart_s * each for each in range(2, 10)), days=days)
     assert outcome.faults["node lost"] == 8
-    return sum(outcome.lost_s["node lost"].values()) / 8.0
+    return float(sum(outcome.lost_s["node lost"].values()) / 8.0)
 
 
 def byterobust_ettr(per_1000_machine_days: float) -> float:
     """The share of the time that trains, of 9,600 GPUs with so many incidents of the census' mix."""
-    total = sum(each.count for each in BYTEROBUST)
+    total = sum(each.times for each in BYTEROBUST)
     costs = {took_s: lost_by_one(took_s) for took_s in {each.seen_s + each.found_s for each in BYTEROBUST}}
-    mean_s = sum(each.count * costs[each.seen_s + each.found_s] for each in BYTEROBUST) / total
+    mean_s = sum(each.times * costs[each.seen_s + each.found_s] for each in BYTEROBUST) / total
     per_day = per_1000_machine_days * MACHINES / 1000.0
     return 1.0 - per_day * mean_s / DAY_S
 
