@@ -203,8 +203,8 @@ def recorded(steps: Iterable[Replayed]) -> Recorded:
 
 
 def _script_saves(seen: _Seen, policy: Policy) -> int:
-    """After how many steps the script saved by itself, as most of its checkpoints were apart; 0 where fewer than two
-    tell of it, or the policy names the steps.
+    """After how many steps the script saved by itself, as most of its checkpoints were apart; 0 where fewer than
+    two tell of it, or the policy names the steps.
     """
     is_policys = policy.interval is not None and policy.interval.steps is not None
     apart = [after - before for before, after in pairwise(sorted(seen.own_saves))]

@@ -61,8 +61,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Raises InvalidInput for a policy with replica groups: here a fault stops everybody.
 
-    `faults` are drawn, `happenings` are given. After every `script_saves` steps the script saves by itself, whatever
-    the policy wants; 0: it does not. `tests_find` is the share of self-tests of a broken device that
+    `faults` are drawn, `happenings` are given. After every `script_saves` steps the script saves by itself,
+    whatever the policy wants; 0: it does not. `tests_find` is the share of self-tests of a broken device that
     find it so.
     Source: 0.7, https://arxiv.org/abs/2509.16293 (section 5)
     """

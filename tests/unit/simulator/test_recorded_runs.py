@@ -129,7 +129,9 @@ def test_a_replay_says_by_how_much_the_simulator_is_beside_the_run() -> None:
     assert found.comparison is None
     lost = next(each for each in found.reproduced if each.name == "lost_minutes")
     assert lost.simulated.mean == pytest.approx(3 * 4.0)
-    assert found.error_minutes == pytest.approx(abs(lost.off)) == pytest.approx(12.0 - lost.really)
+    assert lost.off == pytest.approx(12.0 - lost.really)
+    assert replayed(run, side, None, "goodput").error == lost.off
+    assert (found.by, found.error) == ("lost_gpu_hours", abs(found.reproduced[2].off))
 
 
 @pytest.mark.parametrize(
@@ -151,8 +153,19 @@ def test_another_policy_is_worse_only_beyond_noise_and_beyond_the_error(
         sides.append(Side(name, scenario, [small_live(scenario, seed) for seed in (1, 2, 3)]))
     found = replayed(run, sides[0], sides[1], by)
     assert found.says == says
+    assert found.differs == pytest.approx(found.comparison.of(found.by).change.mean if found.comparison else 0.0)
     assert found.comparison is not None
     assert found.comparison.of("lost_minutes").change.mean == pytest.approx(3 * (new_s - old_s) / 120)
+
+
+@pytest.mark.parametrize("by", ["missed", "evictions_wrong", "luck"])
+def test_what_a_journal_does_not_tell_judges_no_policy(by: str) -> None:
+    """How far the simulator is beside it is not known."""
+    run = recorded(past_run().replayed())
+    scenario = run.scenario(run.policy)
+    side = Side("as it was", scenario, [small_live(scenario, 1)])
+    with pytest.raises(InvalidInput, match="its journal tells"):
+        replayed(run, side, side, by)
 
 
 class FarRun:
