@@ -55,6 +55,11 @@ class Fleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     switch: int = 32
     gpu_hour: float | None = None
 
+    @property
+    def gpus(self) -> int:
+        """Those that have ranks while no node is missing."""
+        return self.nodes * self.gpus_per_node
+
 
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One run to live through, `days` long. `step_s` is what a step takes when nothing is wrong.

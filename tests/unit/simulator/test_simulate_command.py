@@ -171,6 +171,10 @@ def test_two_policies_live_through_the_same_faults(here: Path, capsys: pytest.Ca
     assert "nothing but noise over 3 seeds" in told(
         capsys, "--compare", "job.yaml", str(here / "job.yaml"), "--seeds", "3"
     )
+    assert "They are of two sizes" not in text
+    (here / "large.yaml").write_text(JOB_FILE.replace("min: 64, max: 128", "min: 128, max: 256"))
+    sizes = told(capsys, "--compare", "job.yaml", "large.yaml", "--seeds", "2").split("\n\n")[1]
+    assert sizes.startswith("They are of two sizes, 1,024 and 2,048 GPUs: shares compare (--by goodput)")
     assert "One seed says nothing" in told(capsys, *words, "--seeds", "1")
 
 

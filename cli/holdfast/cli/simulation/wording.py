@@ -107,7 +107,15 @@ def comparison_text(found: Comparison) -> str:
         for each in found.differences
     ]
     headers = ("", found.first, found.second, f"CHANGE ({CONFIDENCE:.0%})", "BETTER")
-    return "\n\n".join([sentence(found), table(headers, rows)])
+    return "\n\n".join([sentence(found), *_sizes(found), table(headers, rows)])
+
+
+def _sizes(found: Comparison) -> Iterator[str]:
+    """What is to be said before minutes and hours of two sizes are laid beside each other."""
+    one, other = found.gpus
+    if one != other:
+        told = "shares compare (--by goodput), minutes and hours do not"
+        yield f"They are of two sizes, {one:,} and {other:,} GPUs: {told}."
 
 
 def _change(change: Estimate, unit: str) -> str:
