@@ -206,6 +206,8 @@ WRONG: dict[str, Sequence[str]] = {
     "days: True": ["--days", "true"],
     "step_s": ["--set", "step_s=0"],
     "tests_find": ["--set", "tests_find=2"],
+    "script_saves: -1": ["--set", "script_saves=-1"],
+    "script_saves: 1.5": ["--set", "script_saves=1.5"],
     "fleet.nodes": ["--nodes", "0"],
     "fleet.nodes ": ["--nodes", "1e9"],
     "fleet.spares": ["--spares", "-1"],

@@ -8,6 +8,7 @@ step_s: 10
 seeds: 20
 times: {load_s: 20}               # how long what the watchdog does not decide takes
 tests_find: 0.7                   # the share of self-tests of a broken device that find it so
+script_saves: 100                 # after so many steps the script saves by itself
 
 A setting is one of these by name (`days`, `fleet.rack`, `times.load_s`) or a field of the job's spec
 (`checkpoint.interval`), which is read by the same code as a file that is applied.
@@ -46,7 +47,7 @@ Part = TypeVar("Part", bound=msgspec.Struct)
 Some = Annotated[int, msgspec.Meta(ge=1, le=NODES_MAX)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=NODES_MAX)]
 Document = dict[str, Any]
-SECTIONS: Final = ("job", "faults", "fleet", "days", "step_s", "seeds", "times", "tests_find")
+SECTIONS: Final = ("job", "faults", "fleet", "days", "step_s", "seeds", "times", "tests_find", "script_saves")
 SPLITS: Final = ("tensor", "context", "pipeline")
 """What the ranks of one copy of the model are multiplied from."""
 SHORT: Final[Mapping[str, str]] = {
@@ -65,6 +66,7 @@ SIZE: Final = Fleet(nodes=1)
 """What of a fleet's section is not said."""
 PRESET: Final = "llama3"
 SECONDS_MAX: Final = 86_400.0
+STEPS_MAX: Final = 10**9
 
 
 class Draft:
@@ -91,12 +93,12 @@ class Draft:
             self._nodes[path[1]] = value
         elif path[0] in SPEC_FIELDS:
             _put(self._job, ["spec", *path], value, name)
-        elif path[0] in ("days", "step_s", "seeds", "tests_find") and len(path) == 1:
+        elif path[0] in ("days", "step_s", "seeds", "tests_find", "script_saves") and len(path) == 1:
             self._sections[path[0]] = value
         elif path[0] in ("fleet", "times") and len(path) == 2:
             _put(self._sections, path, value, name)
         else:
-            known = ", ".join([*SHORT, "days", "step_s", "tests_find", "fleet.NAME", "times.NAME"])
+            known = ", ".join([*SHORT, "days", "step_s", "tests_find", "script_saves", "fleet.NAME", "times.NAME"])
             fix = f"give one of {known}, or a field of the job's spec, as checkpoint.interval"
             raise InvalidInput(Problem("setting", name, fix))
 
@@ -193,10 +195,17 @@ class Draft:
             scenario,
             step_s=self._number("step_s", scenario.step_s, SECONDS_MAX),
             tests_find=self._share("tests_find", scenario.tests_find),
+            script_saves=self._steps("script_saves"),
         )
 
     def _number(self, name: str, default: float, most: float) -> float:
         return self._within(name, default, 1e-3, most, f"give a number from 0.001 to {most:g}")
+
+    def _steps(self, name: str) -> int:
+        given = self._sections.get(name, 0)
+        if type(given) is not int or not 0 <= given <= STEPS_MAX:
+            raise InvalidInput(Problem(name, given, f"give a number of steps, at most {STEPS_MAX}; 0 for never"))
+        return given
 
     def _share(self, name: str, default: float) -> float:
         return self._within(name, default, 0.0, 1.0, "give a share from 0 to 1")
