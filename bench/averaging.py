@@ -2,8 +2,8 @@
 
     python bench/averaging.py [--steps 12] [--layers 16] [--layer-ms 10]
 
-Two processes of this machine, over loopback and gloo, each a group of one rank. A layer's forward and backward pass
-take their time without the processor, as on an accelerator (`time.sleep`), so that there is something to hide
+Two processes of this machine, over loopback and gloo, each a group of one rank. A layer's forward and backward
+pass take their time without the processor, as on an accelerator (`time.sleep`), so that there is something to hide
 behind. In turn, step by step: nothing is averaged; `Replicas.average` after the backward pass; the same with
 `Replicas.overlapped`; torch's DDP. What counts is how much longer a step takes than one that averages nothing.
 """
@@ -46,7 +46,8 @@ class Layer(nn.Module):
         self.pause_s = pause_s
 
     def forward(self, values: Tensor) -> Tensor:
-        return Paused.apply(values * self.weight[0], self.weight, self.pause_s)  # type: ignore[no-any-return]
+        passed: Tensor = Paused.apply(values * self.weight[0], self.weight, self.pause_s)  # type: ignore[no-untyped-call]
+        return passed
 
 
 class Paused(torch.autograd.Function):
@@ -134,7 +135,7 @@ def by_ddp(rank: int, given: Given, told: Any) -> None:
 
 
 def timed(contestants: Mapping[str, Callable[[], object]], steps: int) -> dict[str, list[float]]:
-    """Seconds a step, by contestant; they take turns. The first two are left out: buckets are made, memory found."""
+    """Seconds a step, by contestant; they take turns. Of the first two nothing is told: memory is found."""
     found: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(steps + 2):
         for name, step in contestants.items():
