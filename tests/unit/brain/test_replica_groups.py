@@ -10,7 +10,7 @@ from holdfast.api.incident import IncidentState, Rung
 from holdfast.api.intervention import InterventionAction
 from holdfast.api.ledger import Row
 from holdfast.api.policy import RestartBudget
-from holdfast.api.round import Closed, Entry, Idle, Seat, Tier, shown_to
+from holdfast.api.round import Closed, Entry, Idle, Round, Seat, Tier, shown_to
 from holdfast.api.status import JobPhase
 
 
@@ -242,6 +242,32 @@ def test_a_checkpoint_of_groups_that_all_restored_since_does_not_count() -> None
     story.tell(StorageListed(2, "/ckpt", 0, ()))
     assert [each.step for each in story.state.checkpoints] == [40]
     assert story.state.storage is None
+
+
+def test_workers_of_many_groups_that_die_at_once_are_no_crash_loop() -> None:
+    story = groups(7)
+    for number in (4, 6, 8, 10, 12, 14):
+        story.die(number)
+        story.now += 0.01
+    story.wait(1.0)
+    assert trained(story)[0] == (2, True)
+    assert [trains for _, trains in trained(story)] == [True, *[False] * 6]
+    assert isinstance(story.state.desired, Round)
+    assert len(story.state.failures) == 1
+    story.die(2).wait(1.0)
+    assert isinstance(story.state.desired, Round)
+    assert [trains for _, trains in trained(story)] == [True] * 7, "the last one has the state: all restore"
+
+
+def test_groups_that_die_again_and_again_in_turn_are_one() -> None:
+    story = groups(2)
+    while not isinstance(story.state.desired, Closed):
+        for number in (1, 3):
+            if isinstance(story.state.desired, Round):
+                story.die(number)
+        story.wait(400.0)
+        assert len(story.state.failures) <= 4
+    assert "crash loop" in story.state.reason
 
 
 def test_without_groups_nothing_of_it_is_shown() -> None:

@@ -78,6 +78,23 @@ def within_groups(round_: Round | None, finding: Finding, recovery: Recovery, no
     return msgspec.structs.replace(recovery, entry=Entry.REENTER, fresh_ranks=fresh, leaves=leaves)
 
 
+def fell_with_others(state: JobState, finding: Finding) -> bool:
+    """Whether the finding is of replica groups that trained on when another one was taken out, and no step is new
+    since: what takes many takes them within moments, and is no further failure of what was healed.
+    """
+    round_ = state.round
+    if round_ is None or not round_.goes_on or state.progressed or not state.failures:
+        return False
+    named = {each.member for each in (finding.subject, *finding.also)}
+    went_on = {
+        share.member
+        for group, shares in by_group(round_)
+        if group.trains and group.epoch < round_.number
+        for share in shares
+    }
+    return bool(named) and named <= went_on
+
+
 def is_being_formed(round_: Round, names: Collection[str]) -> bool:
     """Whether all of these members are in groups that do not train yet."""
     forming = {share.member for group, shares in by_group(round_) if not group.trains for share in shares}
