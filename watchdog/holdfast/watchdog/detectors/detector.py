@@ -238,20 +238,23 @@ class RoundInForce:
         """Who runs `rank`, None when it is outside the world."""
         return self.round.member_of(rank) if self.round else None
 
-    def epoch_of(self, member: str) -> int | None:
-        """In which round the member's replica group was formed; None where there are none, or it has no ranks."""
-        return None if self.round is None else self.round.epoch_of(member)
-
     def rank_now(self, number: int, rank: int, member: str) -> int | None:
         """How a rank of `member` is numbered now, that was `rank` in the round of that number: a replica group may
         have gone on since. None: that round is over for it.
         """
         if number == self.number:
             return rank
-        epoch, share = self.epoch_of(member), self.round.share_of(member) if self.round else None
-        if share is None or epoch is None or self.number is None or not epoch <= number < self.number:
+        group, share = (self.round.group_of(member), self.round.share_of(member)) if self.round else (None, None)
+        if group is None or share is None or self.number is None or not group.epoch <= number < self.number:
             return None
         return share.first_rank + rank % share.local_size
+
+    def apart(self, one: str | None, other: str | None) -> bool:
+        """Whether these members are in two replica groups."""
+        groups = [
+            self.round.group_of(each) for each in (one, other) if each is not None and self.round is not None
+        ]
+        return len(groups) == 2 and groups[0] != groups[1]
 
     def subject(self, rank: int) -> Subject:
         """`rank` with the member and node that run it."""

@@ -200,13 +200,13 @@ class ProcessExitDetector(Detector):
         return self._held_until
 
     def _judge(self, death: _Death, now: float) -> Sequence[Finding]:
-        epochs = {self._round.epoch_of(who.member or "") for who, _, _ in self._dead.values()}
+        member = death.subject.member
+        is_of_others = all(self._round.apart(member, who.member) for who, _, _ in self._dead.values())
         self._dead[death.exit.rank] = death.subject, None if death.names_a_peer else death.exit.signal, death.way
         if self._ended_well and death.names_a_peer:
             return ()  # it missed the one that ended, and `EarlyExitDetector` says so
         known, is_sure = self._culprit, death.confidence is not Confidence.UNKNOWN
         # What one replica group loses brings no death about in another.
-        is_of_others = self._round.epoch_of(death.subject.member or "") not in epochs
         is_news = known is None or is_of_others or death.at > known.at + SYMPTOM_WINDOW_S
         # More likely it brought the known one about than the other way round.
         is_better = known is not None and (known.confidence is Confidence.UNKNOWN or death.at < known.at)
