@@ -259,6 +259,15 @@ def test_workers_of_many_groups_that_die_at_once_are_no_crash_loop() -> None:
     assert [trains for _, trains in trained(story)] == [True] * 7, "the last one has the state: all restore"
 
 
+def test_a_death_of_another_group_that_was_there_before_the_new_round_is_healed_too() -> None:
+    story = groups(3).die(4)
+    story.now += 0.05
+    story.die(6, began_at=story.state.round_shown_at - 0.01)
+    story.wait(1.0)
+    assert trained(story) == [(2, True), (3, False), (4, False)]
+    assert len(story.state.incidents) == 2
+
+
 def test_groups_that_die_again_and_again_in_turn_are_one() -> None:
     story = groups(2)
     while not isinstance(story.state.desired, Closed):

@@ -272,6 +272,8 @@ def _being_healed(state: JobState, finding: Finding) -> Incident | None:
     """
     if finding.kind not in NODE_FAULTS or state.progressed or finding.began_at >= state.round_shown_at:
         return None
+    if fell_with_others(state, finding):
+        return None  # that round has its replica group train
     alike = (each for each in reversed(state.open_incidents()) if each.cause == finding.cause)
     return same_fault(state, finding) or next(alike, None)
 

@@ -251,10 +251,9 @@ class RoundInForce:
 
     def apart(self, one: str | None, other: str | None) -> bool:
         """Whether these members are in two replica groups."""
-        groups = [
-            self.round.group_of(each) for each in (one, other) if each is not None and self.round is not None
-        ]
-        return len(groups) == 2 and groups[0] != groups[1]
+        if self.round is None or one is None or other is None:
+            return False
+        return self.round.group_of(one) != self.round.group_of(other)
 
     def subject(self, rank: int) -> Subject:
         """`rank` with the member and node that run it."""
