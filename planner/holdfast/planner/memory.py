@@ -49,6 +49,8 @@ def activation_bytes_per_layer(model: Model, layout: Layout, training: Training)
     shared = _attention_bytes(model, again=again) + ((4.0 if model.gated else 2.0) + width) * model.inner
     # Inputs of two norms and what comes of them, which the matmuls take; with dropout its two masks.
     whole = ((4.0 if model.gated else 6.0) + 2.0 * width) * model.hidden
+    if model.experts is not None:  # a copy of the token for each of its experts, which only they take
+        whole += (1.0 if training.fp8 else 2.0) * model.experts.active * model.hidden * model.sparse_share
     if training.flash is False and layout.recompute is Recompute.NONE:
         shared += 5.0 * model.heads * training.sequence
     return tokens * (shared / layout.tensor + (whole / layout.tensor if layout.sequence_parallel else whole))
