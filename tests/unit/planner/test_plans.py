@@ -335,6 +335,19 @@ def test_a_number_beyond_its_bounds_is_told_which(tokens: float, fix: str) -> No
         replace(TRAINING, tokens=tokens)
 
 
+def test_in_fp8_matmuls_reach_less_of_the_rate_unless_the_question_says_otherwise() -> None:
+    given: dict[str, dict[str, object]] = {
+        "model": {"layers": 2, "hidden": 64, "heads": 4, "ffn": 256, "vocab": 1000},
+        "cluster": {"gpu": "H100", "gpus": 8},
+        "training": {"sequence": 128, "batch": 8, "fp8": True},
+    }
+    assert question_of(given, Path()).reached == Efficiency(matmul=0.46)
+    assert question_of({**given, "reached": {"matmul": 0.5}}, Path()).reached.matmul == 0.5
+    assert question_of({**given, "reached": {"links": 0.7}}, Path()).reached == Efficiency(matmul=0.46, links=0.7)
+    given["training"]["fp8"] = False
+    assert question_of(given, Path()).reached == Efficiency()
+
+
 def test_numbers_inside_a_section_are_read_as_people_write_them_too() -> None:
     given = yaml.safe_load(
         "model: {layers: 2, hidden: 64, heads: 4, ffn: 256, vocab: 1e3}\n"
