@@ -71,6 +71,7 @@ class Lockstep(Training):
     def _stand(self, round: Round) -> None:
         self.stop()
         self.round, self.begins = round, self.step  # of this round there is no step yet
+        self.world.all_run()
         meet = partial(self._load, round, self.turn)
         self.world.after(self.world.tempo.meet_s(len(round.ranks)), meet)
 
@@ -101,8 +102,8 @@ class Lockstep(Training):
         self.runs, self._at = True, self.world.now
         self.world.books.trains(self.world.now, self.pace_s)
         self.world.see_first_step(self.pace_s)
-        if every := round.save_every:
-            self._at_step("save every", self._next(every), lambda step: self._save_every(round, step))
+        for every in {round.save_every or 0, self.world.scenario.script_saves} - {0}:
+            self._at_step(f"save every {every}", self._next(every), partial(self._save_every, round, every))
         self.agreed = self.begins
         self.expect_difference()
         if round.number in self._wanted:
@@ -207,8 +208,8 @@ class Lockstep(Training):
         if round is not None and wanted.round == round.number and self.runs:
             self._at_step("save", self.step + 1, partial(self._save, round))
 
-    def _save_every(self, round: Round, step: int) -> None:
-        self._at_step("save every", step + (round.save_every or 0), partial(self._save_every, round))
+    def _save_every(self, round: Round, every: int, step: int) -> None:
+        self._at_step(f"save every {every}", step + every, partial(self._save_every, round, every))
         self._save(round, step)
 
     def _save(self, round: Round, step: int) -> None:
