@@ -187,8 +187,9 @@ def test_a_pipeline_that_holds_too_much_shares_its_gradients_out() -> None:
     question = Question(llama.model, small, llama.training)
     found = plan(question, {"tensor": 8, "pipeline": 16, "context": 1, "micro_batch": 1})
     of_eight = [each.layout for each in found.options if each.layout.chunks == 8]
-    assert [each.sharding for each in of_eight] == [Sharding.GRADIENTS]
-    assert of_eight[0] == replace(llama.layout, overlap_tensor=False, order=Order.DATA_INSIDE)
+    shared = replace(llama.layout, overlap_tensor=False, order=Order.DATA_INSIDE)
+    computed_again = replace(shared, sharding=Sharding.OPTIMIZER, recompute=Recompute.FULL)
+    assert of_eight == [shared, computed_again], "which is faster is found by judging both"
 
 
 def test_embedding_and_head_count_as_a_layer_where_that_gives_whole_stages() -> None:
