@@ -301,8 +301,8 @@ def mpt() -> Iterator[Published]:
 
 
 def olmo() -> Iterator[Published]:
-    """OLMo under FSDP on H100, 4,096 tokens a sequence, nothing computed again. How many GPUs is not published: ours
-    are 64, and 256 come to the same.
+    """OLMo under FSDP on H100, 4,096 tokens a sequence, nothing computed again. How many GPUs is not published:
+    ours are 64, and 256 come to the same.
     """
     for size, layers, hidden, heads, ffn, micro, batch, figure in (
         ("7B", 32, 4096, 32, 11008, 2, 1024, 10_000),
