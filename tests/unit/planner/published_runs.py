@@ -179,9 +179,10 @@ def llama3() -> Iterator[Published]:
             recompute=Recompute.SELECTIVE,
             overlap_tensor=True,
         )
+        cluster = Cluster(H100, gpus, pod=3072, oversubscription=7.0)  # section 3.3.1
         yield Published(
             f"Llama 3 405B on {gpus} GPUs, {sequence} tokens",
-            Run(LLAMA_405B, layout, Cluster(H100, gpus), Training(sequence=sequence, batch=batch * data)),
+            Run(LLAMA_405B, layout, cluster, Training(sequence=sequence, batch=batch * data)),
             figure,
             "causal MFU",
             LLAMA3,

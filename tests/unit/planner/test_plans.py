@@ -11,7 +11,7 @@ from holdfast.api.trainingjob import read_trainingjob
 from holdfast.planner.cluster import Cluster, reach_of
 from holdfast.planner.collective import exchange_s, gather_s, reduce_s
 from holdfast.planner.jobfile import job_of
-from holdfast.planner.layout import Layout, Order, Recompute, Schedule, Sharding, Training, misfits
+from holdfast.planner.layout import Layout, Recompute, Schedule, Sharding, Training, misfits
 from holdfast.planner.memory import (
     activation_bytes_per_layer,
     in_flight,
@@ -187,7 +187,7 @@ def test_a_pipeline_that_holds_too_much_shares_its_gradients_out() -> None:
     question = Question(llama.model, small, llama.training)
     found = plan(question, {"tensor": 8, "pipeline": 16, "context": 1, "micro_batch": 1})
     of_eight = [each.layout for each in found.options if each.layout.chunks == 8]
-    shared = replace(llama.layout, overlap_tensor=False, order=Order.DATA_INSIDE)
+    shared = replace(llama.layout, overlap_tensor=False)
     computed_again = replace(shared, sharding=Sharding.OPTIMIZER, recompute=Recompute.FULL)
     assert of_eight == [shared, computed_again], "which is faster is found by judging both"
 
