@@ -5,7 +5,7 @@ does it by itself, as every member of a small world does.
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -82,6 +82,7 @@ class FleetWorld(World):
         self.books = Books(self.now)
         self.disk = Disk(keep=scenario.policy.keep or 3)
         self._entered: Round | None = None  # the newest round that was
+        self._at_next_round: dict[object, Callable[[], None]] = {}
 
     def _new_senses(self, policy: Policy) -> Sight:
         self._senses = Sight(policy)
@@ -208,6 +209,16 @@ class FleetWorld(World):
         """Whether its workers run in the newest round."""
         round = self.job.state.round
         return round is not None and member.alive and member.entered == round.number and bool(member.workers)
+
+    def at_next_round(self, what: object, do: Callable[[], None]) -> None:
+        """Do that, once for the same `what`, as soon as the workers of all in a round run."""
+        self._at_next_round[what] = do
+
+    def all_run(self) -> None:
+        """The workers of all in the newest round run."""
+        waiting, self._at_next_round = self._at_next_round, {}
+        for do in waiting.values():
+            do()
 
     def blame(self, member: SimulatedMember, cause: str) -> None:
         """What stands still from now on does so for this fault."""

@@ -20,7 +20,6 @@ from holdfast.simulator.strikes import OF_NO_MACHINE, OF_WORKERS, STRIKES, behin
 
 # How long whoever is struck is watched, unless it takes longer to find out what is wrong.
 WATCHED_S = 8.0
-TRIED_AGAIN_S = 5.0
 FIRST_BLOCK: Final = 8
 
 
@@ -109,11 +108,10 @@ class Hazards:
             world.after(BEFORE_S, partial(self._hits, fault, names, infrastructure=infrastructure))
 
     def _befall_member(self, fault: Fault, name: str, *, infrastructure: bool) -> None:
-        """Once its workers run, if it has ranks then."""
-        world = self._world
-        if world.has_ranks(name) and world.runs_workers(world.members[name]):
-            world.watch((name,), BEFORE_S + WATCHED_S)
-        world.after(BEFORE_S, partial(self._hits, fault, [name], infrastructure=infrastructure))
+        """Its workers run, if it has ranks."""
+        if self._world.has_ranks(name):
+            self._world.watch((name,), BEFORE_S + WATCHED_S)
+            self._world.after(BEFORE_S, partial(self._hits, fault, [name], infrastructure=infrastructure))
 
     def _hits(self, fault: Fault, names: list[str], *, infrastructure: bool) -> None:
         world = self._world
@@ -122,7 +120,7 @@ class Hazards:
                 continue
             if fault.symptom in OF_WORKERS and not world.runs_workers(world.members[name]):
                 again = partial(self._befall_member, fault, name, infrastructure=infrastructure)
-                world.after(TRIED_AGAIN_S, again)
+                world.at_next_round((fault.name, name), again)
             else:
                 world.machine_of(world.members[name]).shown |= infrastructure
                 STRIKES[fault.symptom](world, world.members[name], fault, infrastructure=infrastructure)

@@ -71,6 +71,7 @@ class Lockstep(Training):
     def _stand(self, round: Round) -> None:
         self.stop()
         self.round, self.begins = round, self.step  # of this round there is no step yet
+        self.world.all_run()
         meet = partial(self._load, round, self.turn)
         self.world.after(self.world.tempo.meet_s(len(round.ranks)), meet)
 
