@@ -1,5 +1,7 @@
 """What one fault that is given does, to the second: how long it goes on, what it slows, what is known of it."""
 
+import math
+
 import msgspec
 import pytest
 
@@ -11,6 +13,7 @@ from holdfast.api.policy import (
     Policy,
     RestartBudget,
 )
+from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.simulator.fault import Fault, Happening, Reach, Spread, Symptom
 from holdfast.simulator.fleetworld import FleetWorld
 from holdfast.simulator.hazards import Hazards
@@ -116,6 +119,75 @@ def test_what_is_wrong_with_a_machine_shows_again_until_it_is_taken_out(again_s:
     world.run(6 * 3600.0)
     assert (world.right, world.wrongly) == (int(is_found), 0)
     assert (world.rounds > 2) == is_found
+
+
+def test_a_port_of_its_own_that_is_down_is_told_of_and_its_node_left() -> None:
+    """Long before it is up again, which is what is waited for where nobody knows whose link it is."""
+    fault = Fault(NAME, Symptom.LINK_FLAP, lasts=Spread(1800.0))
+    outcome = befallen(fault)
+    assert (outcome.right, outcome.wrong) == (1, 0)
+    assert lost(outcome) < 200.0
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_so_large_a_share_of_tests_finds_a_broken_device(share: float) -> None:
+    scenario = Scenario(POLICY, Fleet(NODES), (), 1.0, tests_find=share)
+    world = FleetWorld(scenario, 1)
+    world.begin()
+    broken, sound = list(world.members.values())[:2]
+    Hazards(world, scenario, 1)._befall(
+        Fault(NAME, Symptom.CORRUPTION), world.machine_of(broken), infrastructure=True, comes_again=False
+    )
+    found = sum(world.verdict_of(broken) is Verdict.FAILED for _ in range(1000))
+    assert found / 1000.0 == pytest.approx(share, abs=0.06)
+    assert all(world.verdict_of(sound) is Verdict.PASSED for _ in range(100))
+
+
+@pytest.mark.parametrize(("finds", "found"), [(1.0, 1), (0.0, 0)])
+def test_a_broken_spare_is_found_by_its_tests_before_it_has_ranks(finds: float, found: int) -> None:
+    policy = msgspec.structs.replace(
+        POLICY, preflight=TestLevel.LIGHT, corruption=CorruptionPolicy(self_test_every_s=3600.0)
+    )
+    scenario = Scenario(policy, Fleet(NODES, spares=NODES), (), 1.0, 60.0, tests_find=finds)
+    world = FleetWorld(scenario, 1)
+    hazards = Hazards(world, scenario, 1)
+    world.begin()
+    world.run(7200.0)
+    hazards._befall(Fault(NAME, Symptom.GPU_LOST), world.cluster.all[-1], infrastructure=True, comes_again=False)
+    world.run(3 * 3600.0)
+    assert (world.right, world.rounds) == (found, 1)
+
+
+@pytest.mark.parametrize(("free", "away_s"), [(0, 3000.0), (1, 100.0)])
+def test_a_node_is_missing_until_it_is_repaired_or_the_cluster_has_brought_another(
+    free: int, away_s: float
+) -> None:
+    policy = msgspec.structs.replace(POLICY, spares=0, form_grace_s=1.0)
+    fault = Fault(NAME, Symptom.NODE_LOST, infrastructure=0.0, repair=Spread(3000.0))
+    scenario = Scenario(
+        policy, Fleet(NODES, free=free), (), 0.25, 5.0, TIMES, happenings=(Happening(AT_S, fault, 0),)
+    )
+    outcome = live(scenario, 1)
+    missing_s = (outcome.trained_s - outcome.full_s) * NODES  # one of so many
+    brought_s = away_s + TIMES.provision.median_s * (free == 0)
+    assert missing_s == pytest.approx(brought_s + TIMES.save_took_s, abs=15.0)  # it comes in with a checkpoint
+
+
+def test_a_restart_takes_its_phases_one_after_the_other() -> None:
+    """Communicators, new processes, eight nodes that meet, and a first step that takes longer; from memory."""
+    outcome = befallen(Fault(NAME, Symptom.PROCESS_EXIT, infrastructure=0.0))
+    meet_s = TIMES.join_s + TIMES.join_per_doubling_s * math.log2(NODES)
+    restart_s = TIMES.stop_s + TIMES.start_s + meet_s + TIMES.first_step_s
+    assert lost(outcome, LostTo.RESTART) == pytest.approx(restart_s, abs=0.2)
+    assert lost(outcome, LostTo.RESTORE) == pytest.approx(TIMES.load_memory_s)
+
+
+def test_who_is_paged_has_the_job_go_on() -> None:
+    """Whose budget of restarts a death of a worker has spent."""
+    policy = msgspec.structs.replace(POLICY, restarts=RestartBudget(count=0))
+    outcome = befallen(Fault(NAME, Symptom.PROCESS_EXIT, infrastructure=0.0), policy=policy)
+    assert outcome.pages == 1
+    assert lost(outcome, LostTo.WAIT) == pytest.approx(TIMES.human.median_s, abs=1.0)
 
 
 def test_a_switch_is_more_than_a_rack_and_less_than_the_job() -> None:
