@@ -99,7 +99,7 @@ def _hang(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastru
     if infrastructure:
         member.block_worker(world.draw.randrange(len(member.workers)))
     else:
-        world.hold_up(object(), fault.name)  # every rank waits, and none stands out
+        world.hold_up(member, object(), fault.name)  # every rank waits, and none stands out
 
 
 def _link_flap(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
@@ -111,9 +111,9 @@ def _link_flap(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infr
         member.conditions.hold(ConditionKind.LINK_DOWN, world.now, lasts_s)
         world.watch((member.name,), min(lasts_s, SEEN_S))
     round = world.training.round
-    world.hold_up(flap, fault.name)
+    world.hold_up(member, flap, fault.name)
     if round is not None:
-        world.training.broke(round, for_all=True)
+        world.training.broke(round, member, for_all=True)
 
     def over() -> None:
         del world.cut[flap]
@@ -124,7 +124,8 @@ def _link_flap(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infr
 
 def _nan(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
     world.struck[member.node] = fault.name
-    world.training.turn_sick(member, fault.name)
+    if world.trains(member):  # else nobody has its gradients
+        world.training.turn_sick(member, fault.name)
 
 
 def _corruption(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
@@ -139,6 +140,8 @@ def _corruption(world: FleetWorld, member: SimulatedMember, fault: Fault, *, inf
 def _slow(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
     world.struck[member.node] = fault.name
     machine = world.machine_of(member)
+    if not world.trains(member):
+        return
     world.training.slow_down(machine, fault.name, fault.factor)
     world.after(_lasts(world, member, fault, SLOW_LASTS), lambda: world.training.speed_up(machine))
 

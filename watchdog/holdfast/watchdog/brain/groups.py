@@ -58,7 +58,9 @@ def within_groups(round_: Round | None, finding: Finding, recovery: Recovery, no
     """
     if round_ is None or not round_.groups:
         return recovery
-    subjects = (finding.subject, *finding.also)
+    subject = finding.subject
+    is_nobody = (subject.member, subject.node, subject.rank) == (None, None, None)
+    subjects = () if is_nobody else (subject, *finding.also)  # beside nobody are those that saw it
     named = {each.member for each in subjects if each.member is not None}
     ranks = recovery.fresh_ranks or [each.rank for each in subjects if each.rank is not None]
     named |= {share.member for share in map(round_.member_of, ranks) if share is not None}
