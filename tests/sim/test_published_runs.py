@@ -3,6 +3,7 @@
 What is assumed, and the one number that is fitted where one is, stands beside each.
 """
 
+import math
 from typing import NamedTuple
 
 import msgspec
@@ -127,7 +128,7 @@ def test_llama3s_table_and_restarts_of_ten_minutes_leave_what_llama3_tells() -> 
     )
     times = Times(load_s=META_RESTART_S - 30.0, save_stall_s=0.0, save_took_s=0.0)
     outcome = live(Scenario(policy, Fleet(nodes, spares=SPARES), tuple(faults), days, times=times), 1)
-    interrupted = sum(outcome.faults.values())
-    assert interrupted == pytest.approx((419 + PLANNED) / LLAMA3_DAYS * days, rel=0.15)
+    interrupted, told = sum(outcome.faults.values()), (419 + PLANNED) / LLAMA3_DAYS * days
+    assert interrupted == pytest.approx(told, abs=3.0 * math.sqrt(told))  # a number that chance makes
     expected = 1.0 - interrupted / days * (META_RESTART_S + EVERY_S / 2.0) / DAY_S
     assert 0.90 < outcome.ettr == pytest.approx(expected, abs=0.015)

@@ -45,6 +45,16 @@ class Books:
             self.recoveries_s.append(now + first_step_s - self._broken_at)
         self.cause, self._broken_at = PLANNED, None
 
+    def shrink(self, unmade_s: float, share: float) -> None:
+        """Fewer train from now on; so much of the step that is being made was theirs as well, and is lost."""
+        self.full_s -= unmade_s * max(0.0, self.share - share)
+        self.share = share
+
+    def regroup(self, now: float, cause: str) -> None:
+        """Those that train wait for some that come in, whom that fault had taken out."""
+        self.turn(LostTo.RESTART, now)
+        self.cause = cause
+
     def train(self, useful_s: float, slow_s: float, slow: str) -> None:
         """So much of steps was made, which took longer than they should by `slow_s`, for that cause."""
         self.trained_s += useful_s

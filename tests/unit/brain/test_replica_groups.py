@@ -146,6 +146,13 @@ def test_a_hang_takes_out_the_group_of_who_is_named_and_everybody_when_nobody_is
     assert trained(story) == ([(2, True), (3, False)] if named else [(3, True), (3, True)])
 
 
+def test_who_saw_a_hang_in_which_nobody_stands_out_is_not_blamed_for_it() -> None:
+    story = groups(2)
+    saw = tuple(Subject(JOB, node=f"node-{each}", member=f"node-{each}", rank=each - 1) for each in (1, 2))
+    story.find(FindingKind.HANG, 3, subject=Subject(JOB), confidence=Confidence.UNKNOWN, also=saw)
+    assert trained(story) == [(3, True), (3, True)]
+
+
 def test_a_collective_that_failed_between_groups_alone_takes_nobody_out() -> None:
     story = groups(2).find(FindingKind.COLLECTIVE_FAILED, 1, subject=Subject(JOB), confidence=Confidence.UNKNOWN)
     assert trained(story) == [(2, True), (2, True)]

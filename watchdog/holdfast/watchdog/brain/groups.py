@@ -43,6 +43,14 @@ def by_group(round_: Round) -> Iterator[tuple[ReplicaGroup, Sequence[MemberRanks
         first += group.members
 
 
+def counts_in(round_: Round, number: int) -> bool:
+    """Whether what was saved in the round of that number is of the history of `round_`: the same one, or one from
+    which replica groups went on. Since the oldest that trains was formed, nobody has gone back.
+    """
+    oldest = min([group.epoch for group in round_.groups if group.trains], default=round_.number)
+    return oldest <= number <= round_.number
+
+
 def within_groups(round_: Round | None, finding: Finding, recovery: Recovery, nodes: Collection[str]) -> Recovery:
     """`recovery`, owed for the finding, limited to the groups that it concerns; `nodes` leave the job.
 
@@ -50,7 +58,9 @@ def within_groups(round_: Round | None, finding: Finding, recovery: Recovery, no
     """
     if round_ is None or not round_.groups:
         return recovery
-    subjects = (finding.subject, *finding.also)
+    subject = finding.subject
+    is_nobody = (subject.member, subject.node, subject.rank) == (None, None, None)
+    subjects = () if is_nobody else (subject, *finding.also)  # beside nobody are those that saw it
     named = {each.member for each in subjects if each.member is not None}
     ranks = recovery.fresh_ranks or [each.rank for each in subjects if each.rank is not None]
     named |= {share.member for share in map(round_.member_of, ranks) if share is not None}
