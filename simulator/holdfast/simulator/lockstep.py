@@ -85,12 +85,12 @@ class Lockstep(Training):
     # rounds
 
     def _stand(self, round: Round) -> None:
+        self.world.all_run()
         if round.goes_on and self.holders:
             self._regroup(round)
             return
         self.stop()
         self.round, self.begins = round, self.step  # of this round there is no step yet
-        self.world.all_run()
         tempo, meet = self.world.tempo, partial(self._load, round, self.turn)
         if round.groups:  # each by itself, and then all of them
             self.world.after(tempo.meet_s(round.groups[0].members) + tempo.regroup_s(round), meet)

@@ -45,8 +45,8 @@ class Strike(Protocol):
 def _process_exit(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
     local = world.draw.randrange(len(member.workers))
     world.blame(member, fault.name)
-    if infrastructure:
-        member.kill_worker(local, signal=SIGBUS)
+    if infrastructure or fault.code is not None:
+        member.kill_worker(local, signal=fault.code or SIGBUS)
     else:
         member.kill_worker(local, "ValueError: bad batch")
 
