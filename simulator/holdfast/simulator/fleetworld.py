@@ -32,6 +32,7 @@ from holdfast.simulator.outcome import LostTo
 from holdfast.simulator.remembered import Remembered
 from holdfast.simulator.scenario import Scenario
 from holdfast.simulator.sight import Sight
+from holdfast.simulator.slowness import SlowRank
 from holdfast.simulator.world.disk import Disk
 from holdfast.simulator.world.member import SimulatedMember
 from holdfast.simulator.world.training import fingerprints
@@ -195,7 +196,8 @@ class FleetWorld(World):
         self._sight_until = max(self._sight_until, self.now + seconds)
         self.after(seconds + 0.001, self._shed)
         if not known.issuperset(wanted):
-            self._look_at((*self.in_sight, *(each for each in (*wanted, *peers) if each not in known)))
+            # A peer is first: of rank 0, the first of those in sight, detectors think that it has more to do.
+            self._look_at((*self.in_sight, *(each for each in (*peers, *wanted) if each not in known)))
 
     def _shed(self) -> None:
         """Nobody is looked at any more, unless somebody is to be, or the job stands still and nobody knows why."""
@@ -274,6 +276,14 @@ class FleetWorld(World):
             self.books.cause = cause
         elif self.books.phase not in (None, LostTo.SAVE):
             self.books.broke(self.now, cause)
+
+    def slow_by(self, member: SimulatedMember, *, infrastructure: bool) -> object:
+        """What is to blame for a slow rank of the member's: the machine, or what the rank has to do anywhere."""
+        machine, round = self.machine_of(member), self.training.round
+        share = round.share_of(member.name) if round is not None else None
+        if infrastructure or share is None:
+            return machine
+        return SlowRank(share.first_rank + machine.number % share.local_size)
 
     def hold_up(self, member: SimulatedMember, what: object, cause: str) -> None:
         """All wait for something that befell the member, with every process alive."""
