@@ -188,16 +188,17 @@ class FleetWorld(World):
         round, wanted = self.job.state.round, [name for name in names if name in self.members]
         peers: list[str] = []
         if round is not None:
-            for _ in range(PEERS_SOUGHT):
-                name = round.ranks[self.draw.randrange(round.training)].member
+            # Rank 0 is among them: of whoever is the first in sight, detectors think that it has more to do.
+            sought = (0, *(self.draw.randrange(round.training) for _ in range(PEERS_SOUGHT)))
+            for place in sought:
+                name = round.ranks[place].member
                 if len(peers) < PEERS and name not in (*wanted, *peers) and name in self.members:
                     peers.append(name)
         known = set(self.in_sight)
         self._sight_until = max(self._sight_until, self.now + seconds)
         self.after(seconds + 0.001, self._shed)
         if not known.issuperset(wanted):
-            # A peer is first: of rank 0, the first of those in sight, detectors think that it has more to do.
-            self._look_at((*self.in_sight, *(each for each in (*peers, *wanted) if each not in known)))
+            self._look_at((*self.in_sight, *(each for each in (*wanted, *peers) if each not in known)))
 
     def _shed(self) -> None:
         """Nobody is looked at any more, unless somebody is to be, or the job stands still and nobody knows why."""

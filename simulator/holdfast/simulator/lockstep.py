@@ -12,11 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from holdfast.api.membership import SaveWanted
+from holdfast.api.policy import SlowAction
 from holdfast.api.round import Round
 from holdfast.api.telemetry import StepWork
 from holdfast.simulator.machines import Machine
 from holdfast.simulator.outcome import LostTo
-from holdfast.simulator.slowness import SEEN_S, SEEN_STEPS, Slowness, SlowRank
+from holdfast.simulator.slowness import FOUND_STEPS, LASTS_S, LASTS_STEPS, Slowness, SlowRank
 from holdfast.simulator.world.member import SimulatedMember
 from holdfast.simulator.world.training import Found, Training
 
@@ -313,8 +314,9 @@ class Lockstep(Training):
         names = [each.member for each in slow if isinstance(each, Machine) and each.member is not None]
         shares = (round.member_of(each.rank) for each in slow if isinstance(each, SlowRank) and round is not None)
         names += [share.member for share in shares if share is not None]
+        may_move = self.world.policy.straggler.action is not SlowAction.REPORT
         if names:
-            self.world.watch(names, SEEN_S + SEEN_STEPS * self.pace_s)
+            self.world.watch(names, LASTS_S + LASTS_STEPS * self.pace_s if may_move else FOUND_STEPS * self.pace_s)
 
     def work_of(self, member: SimulatedMember, local: int, rank: int) -> StepWork | None:
         self.advance()

@@ -13,10 +13,11 @@ BUSY: Final = 0.8
 # By how much ranks are apart at most, to either side. Source: https://arxiv.org/abs/2208.11035 (some percent)
 APART: Final = 0.01
 APART_OF: Final = 101
-# For so long a slow rank and its peers are looked at: the detector takes ten minutes and 35 looks, at steps or
-# seconds, to know that it lasts, and then somebody may be swapped.
-SEEN_S: Final = 780.0
-SEEN_STEPS: Final = 40.0
+# For so long a slow rank and its peers are looked at: it takes some steps to find it; and where a spare may take
+# its ranks, ten minutes and 35 looks, at steps or seconds, to know that it lasts.
+FOUND_STEPS: Final = 20.0
+LASTS_S: Final = 780.0
+LASTS_STEPS: Final = 40.0
 
 
 class SlowRank(NamedTuple):
