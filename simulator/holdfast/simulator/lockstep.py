@@ -210,7 +210,7 @@ class Lockstep(Training):
             self._take_up(coming)
 
     def _take_up(self, coming: Round) -> None:
-        self.world.take_up(coming, [share.member for share in coming.ranks[: coming.training]])
+        self.world.take_up(coming, coming.trains)
 
     def _regroup(self, round: Round) -> None:
         """All of them are in the round: they meet anew, and those that come in copy the state."""

@@ -17,7 +17,7 @@ from holdfast.api.event import CheckpointRecorded, RestoreReported, StorageListe
 from holdfast.api.membership import SaveWanted
 from holdfast.api.round import MemberRanks, Round, Tier
 from holdfast.api.telemetry import ParametersFingerprinted
-from holdfast.simulator.world.member import SimulatedMember, Worker
+from holdfast.simulator.world.member import SimulatedMember
 
 if TYPE_CHECKING:
     from holdfast.simulator.world.world import World
@@ -61,18 +61,17 @@ class Training:
 
     def members_of(self, round: Round) -> list[SimulatedMember] | None:
         """The members that train in the round when all of them are in it with every worker running, else None."""
-        known = self.world.members
-        there = []
+        known, number, there = self.world.members, round.number, []
         for share in round.ranks[: round.training]:
             member = known.get(share.member)
-            if member is None or not self.is_in(member, round):
+            if member is None or member.entered != number or member.ails or not member.alive:
                 return None
             there.append(member)
         return there
 
     def is_in(self, member: SimulatedMember, round: Round) -> bool:
         """Whether the member is in the round with every worker running."""
-        return member.entered == round.number and _is_whole(member)
+        return member.entered == round.number and member.alive and not member.ails
 
     def entered(self, round: Round) -> None:
         """A member entered; the last one to do so makes the process group stand, and its replica group form."""
@@ -133,6 +132,18 @@ class Training:
         members = [self.world.members.get(share.member) for share in shares]
         there = [each for each in members if each is not None and each.epoch == epoch and _is_whole(each)]
         return there if len(there) == len(shares) else None
+
+    def may_go_on(self, member: SimulatedMember, round: Round) -> bool:
+        """Whether the workers of its replica group all run: they go on together."""
+        seat = round.seat_of(member.name)
+        assert seat is not None
+        assert seat.group is not None
+        first = round.member_of(seat.group.first_rank)
+        assert first is not None
+        place = round.ranks.index(first)
+        size = next(each.members for each in round.groups if each.epoch == seat.group.epoch)
+        known = (self.world.members.get(share.member) for share in round.ranks[place : place + size])
+        return all(each is not None and each.alive and not each.ails for each in known)
 
     def newcomers(self, round: Round) -> list[SimulatedMember]:
         """Those of the round that train and do not have the state: they copy it from a group that has."""
@@ -222,8 +233,7 @@ class Training:
 
 
 def _is_whole(member: SimulatedMember) -> bool:
-    workers = member.workers
-    return member.alive and member.entered is not None and workers.count(Worker.RUNNING) == len(workers)
+    return member.alive and member.entered is not None and not member.ails
 
 
 def _went_on(member: SimulatedMember, round: Round) -> bool:
