@@ -10,8 +10,9 @@ from holdfast.planner.bounds import not_negative, positive
 
 
 class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One GPU. Rates are dense, without sparsity; `nvlink` is in one direction; 0: it has none. `domain` is how
-    many NVLink joins across nodes; 0: those of a node.
+    """One GPU. Rates are dense, without sparsity; `nvlink` is in one direction, of all links together; 0: it has
+    none. `domain` is how many NVLink joins across nodes; 0: those of a node. `mesh`: each GPU has a link to each
+    other in place of a switch, so that fewer GPUs have less.
     """
 
     name: str
@@ -21,6 +22,7 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nvlink: float
     fp8: float = 0.0
     domain: int = 0
+    mesh: bool = False
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -87,6 +89,7 @@ _CATALOGUE: Final = (
         memory=256e9,
         memory_rate=6000e9,
         nvlink=448e9,
+        mesh=True,
         source="https://www.amd.com/en/products/accelerators/instinct/mi300/mi325x.html",
     ),
     Gpu(
@@ -96,6 +99,7 @@ _CATALOGUE: Final = (
         memory=192e9,
         memory_rate=5300e9,
         nvlink=448e9,
+        mesh=True,
         source="https://www.amd.com/en/products/accelerators/instinct/mi300/mi300x.html",
     ),
 )

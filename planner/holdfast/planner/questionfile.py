@@ -29,8 +29,8 @@ from holdfast.planner.layout import Layout, Training
 from holdfast.planner.model import Model
 from holdfast.planner.plan import Question
 from holdfast.planner.reliability import Reliability
+from holdfast.planner.run import Efficiency
 from holdfast.planner.spot import Spot
-from holdfast.planner.step import Efficiency
 
 Part = TypeVar("Part", bound=msgspec.Struct)
 SECTIONS = ("model", "cluster", "training", "reliability", "reached", "spot")

@@ -12,7 +12,8 @@ from holdfast.planner.memory import memory_of
 from holdfast.planner.plan import Question, interval_of, plan
 from holdfast.planner.quantity import shown
 from holdfast.planner.reliability import DAY_S, effective_share, spares_for
-from holdfast.planner.step import Efficiency, Run, model_flops_utilization, step_time
+from holdfast.planner.run import Efficiency, Run
+from holdfast.planner.step import model_flops_utilization, step_time
 
 replace = msgspec.structs.replace
 NOISE: Final = 0.05

@@ -32,7 +32,9 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """`winner` is the policy that is better by `by`, the figure that decides; empty where that is noise."""
+    """`winner` is the policy that is better by `by`, the figure that decides; empty where that is noise. `gpus`:
+    how many each has with ranks.
+    """
 
     first: str
     second: str
@@ -41,6 +43,7 @@ class Comparison(msgspec.Struct, frozen=True):
     by: str
     winner: str
     differences: tuple[Difference, ...]
+    gpus: tuple[int, int]
     currency: str = ""
 
     def of(self, name: str) -> Difference:
@@ -90,6 +93,7 @@ def compared(first: Side, second: Side, by: str) -> Comparison:
         by=by,
         winner=decided.better,
         differences=tuple(told),
+        gpus=(first.scenario.fleet.gpus, second.scenario.fleet.gpus),
         currency=money.currency if money is not None else "",
     )
 

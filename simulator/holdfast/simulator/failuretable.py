@@ -23,6 +23,7 @@ import yaml
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.finding import FindingKind
 from holdfast.api.fleet import FleetReport
+from holdfast.api.plainvalues import read_plain
 from holdfast.api.xid import FELL_OFF_THE_BUS
 from holdfast.simulator.fault import Fault, FaultRate, Spread, Symptom
 
@@ -90,13 +91,7 @@ def preset(name: str, field: str = "preset") -> Table:
 
 def table_of(given: Any, field: str) -> Table:
     """A decoded document as a table. Raises InvalidInput naming `field` and what in it is wrong."""
-    try:
-        return msgspec.convert(given, Table)
-    except msgspec.ValidationError as error:
-        says, _, where = str(error).partition(" - at `$")
-        raise InvalidInput(
-            Problem(f"{field}{where.rstrip('`')}", "(as it is)", says[:1].lower() + says[1:])
-        ) from None
+    return read_plain(given, Table, field)
 
 
 def rates_of(table: Table, field: str) -> tuple[FaultRate, ...]:
@@ -155,7 +150,7 @@ def checked(rates: Iterable[FaultRate], field: str) -> tuple[FaultRate, ...]:
         if not 1 <= each.factor <= FACTOR_MAX:
             wrong.append(Problem(f"{at}.factor", each.factor, f"give from 1 to {FACTOR_MAX:g} times"))
         for name, spread in (("repair", each.repair), ("lasts", each.lasts), ("again", each.again)):
-            wrong += list(_odd_spread(f"{at}.{name}", spread))
+            wrong += list(odd_spread(f"{at}.{name}", spread))
     names = [each.name for each in kept]
     wrong += [
         Problem(f"{field}[{place}].name", name, "another kind has this name; name each once")
@@ -167,7 +162,8 @@ def checked(rates: Iterable[FaultRate], field: str) -> tuple[FaultRate, ...]:
     return kept
 
 
-def _odd_spread(field: str, spread: Spread | None) -> Iterable[Problem]:
+def odd_spread(field: str, spread: Spread | None) -> Iterable[Problem]:
+    """What is wrong with a time that is drawn; None: nothing is."""
     if spread is None:
         return
     if not 0 < spread.median_s <= SECONDS_MAX:

@@ -15,11 +15,9 @@ from holdfast.api.event import (
     MemberReady,
     MembersEntered,
     MembersReady,
-    NodeChanged,
     ReplicasAgreed,
 )
 from holdfast.api.intervention import InterventionAction, InterventionRequest
-from holdfast.api.plan import NodeState
 from holdfast.api.policy import Policy
 from holdfast.api.round import Closed, Desired, Idle, Round
 from holdfast.api.selftest import TestWanted, Verdict
@@ -85,7 +83,7 @@ class FleetWorld(World):
             scenario.policy,
             Forgetful(),
             senses_for=self._new_senses,
-            cluster=Machines(scenario.fleet),
+            cluster=Machines(scenario.fleet, seed),
             tempo=FleetTempo(draw, scenario.times),
             sound=True,
         )
@@ -93,6 +91,7 @@ class FleetWorld(World):
         self.disk = Disk(keep=scenario.policy.keep or 3)
         self._entered: Round | None = None  # the newest round that was
         self._obeyed: Desired | None = None  # what whoever is not in sight was shown last
+        self._at_next_round: dict[object, Callable[[], None]] = {}
         self._ever: set[str] = set()  # members that ever had ranks
         self._owed: dict[int, str] = {}  # by epoch: the fault for which a replica group is formed
 
@@ -107,13 +106,11 @@ class FleetWorld(World):
         """Nobody reads it."""
 
     def start_pods(self) -> None:
-        """The machines are there, and their launchers come within seconds, warm."""
+        """The machines are there, and their launchers come within seconds, warm; the spares last."""
         fleet = self.scenario.fleet
-        for _ in range(fleet.nodes + fleet.spares):
+        for place in range(fleet.nodes + fleet.spares):
             if (given := self.cluster.supply()) is not None:
-                ready = NodeChanged(given.node, NodeState.READY, rack=given.rack)
-                self.carry_out(self.job.record(ready, self.now))
-                self.add(given, self.draw.uniform(0.0, 1.0), warm=True)
+                self.add(given, self.draw.uniform(0.0, 1.0) + (place >= fleet.nodes), warm=True)
 
     # the crowd
 
@@ -259,6 +256,16 @@ class FleetWorld(World):
         round = self.job.state.round
         return round is not None and member.alive and member.entered == round.number and bool(member.workers)
 
+    def at_next_round(self, what: object, do: Callable[[], None]) -> None:
+        """Do that, once for the same `what`, as soon as the workers of all in a round run."""
+        self._at_next_round[what] = do
+
+    def all_run(self) -> None:
+        """The workers of all in the newest round run."""
+        waiting, self._at_next_round = self._at_next_round, {}
+        for do in waiting.values():
+            do()
+
     def trains(self, member: SimulatedMember) -> bool:
         """Whether the others wait for it at the end of a step: it is in no replica group that is being formed."""
         round = member.round
@@ -285,7 +292,7 @@ class FleetWorld(World):
         for machine in self.cluster.sent:
             kinds = list(machine.defects.values()) or self.gone.pop(machine.node, [])
             times = [each.repair for each in kinds] or [self.scenario.times.inspect]
-            self.after(max(each.drawn(self.draw) for each in times), partial(self._repaired, machine))
+            self.after(max(each.drawn(machine.draw) for each in times), partial(self._repaired, machine))
         self.cluster.sent.clear()
 
     def _repaired(self, machine: Machine) -> None:

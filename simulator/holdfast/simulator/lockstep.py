@@ -85,6 +85,7 @@ class Lockstep(Training):
     # rounds
 
     def _stand(self, round: Round) -> None:
+        self.world.all_run()
         if round.goes_on and self.holders:
             self._regroup(round)
             return
@@ -123,8 +124,7 @@ class Lockstep(Training):
         self.runs, self._at = True, self.world.now
         self.world.books.trains(self.world.now, self.pace_s)
         self.world.see_first_step(self.pace_s)
-        if every := round.save_every:
-            self._at_step("save every", self._next(every), self._save_every)
+        self._expect_save(self.step)
         self.agreed = self.begins
         self.expect_difference()
         if round.number in self._wanted:
@@ -335,9 +335,15 @@ class Lockstep(Training):
         if round is not None and wanted.round == round.number and self.runs:
             self._at_step("save", self.step + 1, self._save)
 
+    def _expect_save(self, after: int) -> None:
+        """The next one without being asked: the job's policy says after how many steps, the script may as well."""
+        assert self.round is not None
+        if periods := {self.round.save_every or 0, self.world.scenario.script_saves} - {0}:
+            self._at_step("save every", min((after // each + 1) * each for each in periods), self._save_every)
+
     def _save_every(self, step: int) -> None:
-        if self.round is not None and self.round.save_every:
-            self._at_step("save every", step + self.round.save_every, self._save_every)
+        if self.round is not None:
+            self._expect_save(step)
         self._save(step)
 
     def _save(self, step: int) -> None:

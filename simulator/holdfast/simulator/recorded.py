@@ -7,6 +7,7 @@ and hits nobody where the machine has no ranks any more.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from statistics import fmean, median
 from typing import Final
 
@@ -72,7 +73,7 @@ class Really(msgspec.Struct, frozen=True):
 class Recorded(msgspec.Struct, frozen=True):
     """`policy` is the last that the run had, `nodes` how many had joined in all. `left_out` counts the incidents,
     by kind, and interventions that are not lived through again. `snapshots`: a round went on from memory, or
-    none had to.
+    none had to. `script_saves`: after so many steps the script saved by itself; 0: it did not.
     """
 
     job: str
@@ -84,6 +85,7 @@ class Recorded(msgspec.Struct, frozen=True):
     step_s: float
     left_out: dict[str, int]
     snapshots: bool = True
+    script_saves: int = 0
 
     def scenario(self, policy: Policy) -> Scenario:
         """The same faults under a policy. Its size and spares are the policy's; the script is the run's, and keeps
@@ -98,7 +100,16 @@ class Recorded(msgspec.Struct, frozen=True):
             gpu_hour=policy.gpu_hour.amount if policy.gpu_hour is not None else None,
         )
         days = self.really.elapsed_s / DAY_S
-        return Scenario(policy, fleet, (), days, step_s=self.step_s, times=self.times, happenings=self.happenings)
+        return Scenario(
+            policy,
+            fleet,
+            (),
+            days,
+            step_s=self.step_s,
+            times=self.times,
+            happenings=self.happenings,
+            script_saves=self.script_saves,
+        )
 
 
 class _Seen:
@@ -113,6 +124,7 @@ class _Seen:
         self.joined: list[tuple[float, str]] = []
         self.departing: list[tuple[float, float, str]] = []
         self.stalls: list[tuple[float | None, float | None]] = []
+        self.own_saves: set[int] = set()  # steps whose checkpoint nobody had asked for
         self.paces: list[float] = []
         self.pages = 0
         self.asked = 0
@@ -135,8 +147,10 @@ class _Seen:
                 self.joined.append((self.at, node))
             case NodeDeparting(node=node):
                 self.departing.append((self.at, step.state.ledger.held_s, node))
-            case CheckpointRecorded(stall_s=stall, took_s=took):
+            case CheckpointRecorded(step=saved, wanted=wanted, stall_s=stall, took_s=took):
                 self.stalls.append((stall, took))
+                if wanted is None:
+                    self.own_saves.add(saved)
             case RestoreReported(tier=tier):
                 self.tiers.add(tier)
             case InterventionRequested():
@@ -184,7 +198,17 @@ def recorded(steps: Iterable[Replayed]) -> Recorded:
         step_s=median(seen.paces) if seen.paces else STEP_S,
         left_out=left_out,
         snapshots=Tier.MEMORY in seen.tiers or len(seen.trained) < 2,
+        script_saves=_script_saves(seen, state.policy),
     )
+
+
+def _script_saves(seen: _Seen, policy: Policy) -> int:
+    """After how many steps the script saved by itself, as most of its checkpoints were apart; 0 where fewer than
+    two tell of it, or the policy names the steps.
+    """
+    is_policys = policy.interval is not None and policy.interval.steps is not None
+    apart = [after - before for before, after in pairwise(sorted(seen.own_saves))]
+    return round(median(apart)) if apart and not is_policys else 0
 
 
 def _really(seen: _Seen, state: JobState) -> Really:

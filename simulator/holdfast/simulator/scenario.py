@@ -60,11 +60,17 @@ class Fleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     switch: int = 32
     gpu_hour: float | None = None
 
+    @property
+    def gpus(self) -> int:
+        """Those that have ranks while no node is missing."""
+        return self.nodes * self.gpus_per_node
+
 
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One run to live through, `days` long. `step_s` is what a step takes when nothing is wrong.
 
-    `faults` are drawn, `happenings` are given. `tests_find` is the share of self-tests of a broken device that
+    `faults` are drawn, `happenings` are given. After every `script_saves` steps the script saves by itself,
+    whatever the policy wants; 0: it does not. `tests_find` is the share of self-tests of a broken device that
     find it so.
     Source: 0.7, https://arxiv.org/abs/2509.16293 (section 5)
     """
@@ -77,3 +83,4 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     times: Times = Times()
     tests_find: float = 0.7
     happenings: tuple[Happening, ...] = ()
+    script_saves: int = 0

@@ -140,7 +140,7 @@ def verdict(says: str, scenario: Scenario, outcomes: Sequence[Outcome]) -> Verdi
         days=scenario.days,
         nodes=fleet.nodes,
         spares=fleet.spares,
-        gpus=fleet.nodes * fleet.gpus_per_node,
+        gpus=fleet.gpus,
         seeds=tuple(each.seed for each in outcomes),
         figures={
             each.name: each.estimated([each.of(run, scenario) for run in outcomes])

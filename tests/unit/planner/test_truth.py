@@ -11,7 +11,8 @@ from holdfast.planner.cluster import Cluster
 from holdfast.planner.fleetrate import Failures, failures_of
 from holdfast.planner.layout import Layout, Recompute, Sharding
 from holdfast.planner.plan import Question
-from holdfast.planner.step import Run, step_time
+from holdfast.planner.run import Run
+from holdfast.planner.step import step_time
 from holdfast.planner.truth import Compared, Truth, best_now, compare, with_measured
 
 QUESTION = Question(LLAMA_8B, Cluster(H100, 64), TRAINING)

@@ -18,6 +18,7 @@ from holdfast.api.membership import SaveWanted
 from holdfast.api.round import MemberRanks, Round, Tier
 from holdfast.api.telemetry import ParametersFingerprinted
 from holdfast.simulator.world.member import SimulatedMember
+from holdfast.simulator.world.shares import Group
 
 if TYPE_CHECKING:
     from holdfast.simulator.world.world import World
@@ -47,7 +48,8 @@ class Training:
         self._wanted: dict[int, int] = {}  # by round: the number of the checkpoint that was asked for
         # Members whose ranks have the state of the newest step. Nobody: it is restored first.
         self.holders: Set[str] = frozenset()
-        self._formed: set[tuple[int, str]] = set()  # replica groups, by epoch and first member, that were formed
+        self._formed: set[Group] = set()  # replica groups that were formed
+        self._saver: Group | None = None  # the one that saves
 
     def want(self, wanted: SaveWanted) -> None:
         """The launchers of a round were asked for one more checkpoint; the workers save at their next step."""
@@ -77,7 +79,10 @@ class Training:
         """A member entered; the last one to do so makes the process group stand, and its replica group form."""
         if round.number > self.newest and self.members_of(round) is not None:
             self.newest = round.number
-            self.world.disk.raise_fence(round.number)
+            saver = (round.groups[0].epoch, round.ranks[0].member) if round.groups else None
+            if not round.goes_on or saver != self._saver:
+                self.world.disk.raise_fence(round.number)
+            self._saver = saver
             self._stand(round)
         if round.groups:
             self._form(round)
@@ -209,12 +214,11 @@ class Training:
         first = self.world.members.get(round.ranks[0].member)
         if first is None or not first.alive or not _went_on(first, round):
             return
-        number = round.number if first.entered is None else first.entered
-        if not self.world.disk.commit(number, step, healthy=healthy):
-            self.world.note(f"commit of step {step} by round {number} was fenced")
+        if not self.world.disk.commit(round.number, step, healthy=healthy):
+            self.world.note(f"commit of step {step} by round {round.number} was fenced")
             return
         (self._tainted.add if tainted else self._tainted.discard)(step)
-        event = CheckpointRecorded(number, step, "/ckpt", wanted, *cost_s)
+        event = CheckpointRecorded(round.number, step, "/ckpt", wanted, *cost_s)
         first.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
 
     def broke(self, round: Round, where: SimulatedMember, *, for_all: bool = False) -> None:

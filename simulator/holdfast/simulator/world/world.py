@@ -253,7 +253,9 @@ class World:
             self.add(given, self.tempo.provision_s())
 
     def add(self, given: Supplied, after_s: float, *, warm: bool = False) -> SimulatedMember:
-        """A pod on a node that the cluster gave; its launcher runs after that time."""
+        """A pod on a node that the cluster gave, as the operator tells; its launcher runs after that time."""
+        if given.rack:
+            self.tell(NodeChanged(given.node, NodeState.READY, rack=given.rack))
         member = SimulatedMember(self, given, in_sight=self.sees_newcomers)
         self.members[given.member] = member
         member.start(after_s, warm=warm)

@@ -43,6 +43,14 @@ def by_group(round_: Round) -> Iterator[tuple[ReplicaGroup, Sequence[MemberRanks
         first += group.members
 
 
+def counts_in(round_: Round, number: int) -> bool:
+    """Whether what was saved in the round of that number is of the history of `round_`: the same one, or one from
+    which replica groups went on. Since the oldest that trains was formed, nobody has gone back.
+    """
+    oldest = min([group.epoch for group in round_.groups if group.trains], default=round_.number)
+    return oldest <= number <= round_.number
+
+
 def within_groups(round_: Round | None, finding: Finding, recovery: Recovery, nodes: Collection[str]) -> Recovery:
     """`recovery`, owed for the finding, limited to the groups that it concerns; `nodes` leave the job.
 

@@ -101,12 +101,15 @@ class Storage(msgspec.Struct, frozen=True):
 
 
 class Suspicion(msgspec.Struct, frozen=True):
-    """One fault that was held against a node: what follow-the-fault and repetition look at."""
+    """One fault that was held against a node: what follow-the-fault and repetition look at. `rank` had it, or is
+    the first one that the node had.
+    """
 
     node: str
     cause: str
     at: float
     incident: str = ""
+    rank: int | None = None
 
 
 class DepartureStage(StrEnum):
