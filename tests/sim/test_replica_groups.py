@@ -16,7 +16,7 @@ from vocabulary import FAULTS, kill_node, kill_worker, restart_launcher
 from holdfast.api.selftest import TestLevel
 from holdfast.api.status import JobPhase
 
-SCHEDULES = 120
+SCHEDULES = 60
 BATCH = 15
 FAULTS_MAX = 6
 

@@ -3,7 +3,7 @@
 import pytest
 from story import JOB, Story, running
 
-from holdfast.api.event import MemberEntered, MemberReady, RoundProgressed
+from holdfast.api.event import CheckpointRecorded, MemberEntered, MemberReady, RoundProgressed
 from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import IncidentState, Rung
 from holdfast.api.intervention import InterventionAction
@@ -144,6 +144,16 @@ def test_a_hang_takes_out_the_group_of_who_is_named_and_everybody_when_nobody_is
     fields: dict[str, object] = {} if named else {"subject": Subject(JOB), "confidence": Confidence.UNKNOWN}
     story.find(FindingKind.HANG, 3, **fields)
     assert trained(story) == ([(2, True), (3, False)] if named else [(3, True), (3, True)])
+
+
+def test_what_was_saved_before_groups_went_on_is_no_step_of_the_round_they_went_on_into() -> None:
+    story = groups(2).die(4)
+    story.tell(CheckpointRecorded(2, 50, "/ckpt"))
+    assert story.incident.state is IncidentState.OPEN
+    assert not story.state.progressed
+    assert [each.step for each in story.state.checkpoints] == [40, 50]
+    story.run_on(51)
+    assert story.incident.state is IncidentState.RECOVERED
 
 
 def test_who_saw_a_hang_in_which_nobody_stands_out_is_not_blamed_for_it() -> None:
