@@ -177,6 +177,8 @@ class Invariants(Witness):
             if incident.kind is FindingKind.USER_CODE:
                 swaps = [action.does for action in incident.actions if action.rung in (Rung.SWAP, Rung.SHRINK)]
                 swaps = [does for does in swaps if does not in for_others]
+                if self.world.policy.replica_nodes:
+                    swaps = []  # its replica group is out only for as long as it backs off
                 self.require(not swaps, f"{incident.id} is the script's, and {swaps}")
         avoided = [order for order in self.world.job.state.avoided if order.reason == FindingKind.USER_CODE.value]
         self.require(not avoided, f"{avoided} are avoided for what the script raised")
