@@ -237,10 +237,7 @@ class Lockstep(Training):
     def _goes_on(self, round: Round, turn: int, newcomers: list[SimulatedMember]) -> None:
         if turn != self.turn:
             return
-        self._meets = False
-        if self.members_of(round) is None:
-            self.world.stands_still()
-            return
+        self._meets = False  # had anybody gone meanwhile, it would be another turn
         self.world.copied(newcomers)
         self.holders, self.lacks = _training(round), False
         self.held.difference_update(self.world.cut_off(round))
