@@ -5,8 +5,8 @@
 
 Runs are of 2,048 and 12,500 nodes of eight GPUs, with what failed in Llama 3's training
 (https://arxiv.org/abs/2407.21783, table 5), under the policy of a TrainingJob that says no more than it must; then
-of 12,500 with a fault every 18 minutes, without and with replica groups (https://arxiv.org/abs/2602.00277); then two
-of the smaller ones at once. Each runs in a process of its own, whose memory is told.
+of 12,500 with a fault every 18 minutes, without and with replica groups (https://arxiv.org/abs/2602.00277); then
+two of the smaller ones at once. Each runs in a process of its own, whose memory is told.
 The law of large numbers: each kind of fault comes as often as its rate says, within three standard deviations.
 """
 
