@@ -36,6 +36,9 @@ NEEDS: Final = {
     "megatron_loop": "megatron.core",
 }
 PAIR: Final = Shape(nodes_min=1, nodes_max=2, local_size=1)
+# Their loaders refuse their state in a world of another size: a lost node is replaced by one that waits.
+OF_ONE_SIZE: Final = frozenset({"torchtitan_trainer"})
+FIXED: Final = Shape(nodes_min=2, nodes_max=2, local_size=1)
 PACE_S: Final = "0.05"
 BEHIND_S: Final = 3.0  # trained on after a fault was healed, so that there are losses to compare
 
@@ -138,7 +141,9 @@ def carried_out(way: Way, subject: Subject, fault: str | None, cap_s: float, kno
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PACE_S": PACE_S}
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name, none_left_behind():
         folder = Path(name)
-        fleet = subject.fleet(way, Terms(shape=PAIR, folder=folder, environment=environment))
+        is_fixed = subject.script in OF_ONE_SIZE
+        shape = FIXED if is_fixed else PAIR
+        fleet = subject.fleet(way, Terms(shape=shape, folder=folder, environment=environment))
         try:
             fleet.start(2)
         except NotStarted as error:
@@ -148,11 +153,12 @@ def carried_out(way: Way, subject: Subject, fault: str | None, cap_s: float, kno
             time.sleep(cap_s)
             known.update({step: bits for step, _, bits in losses(folder)})
             return Cell(Outcome(seconds=0.0, cap_s=cap_s))
-        outcome = FAULTS[fault](fleet, cap_s)
+        strike = faults.node_replaced if is_fixed and fault == "node lost" else FAULTS[fault]
+        outcome = strike(fleet, cap_s)
         if outcome.seconds is None:
             return Cell(outcome)
         fleet.wait_for(lambda: None, BEHIND_S)
-        if fault == "node lost":
+        if fault == "node lost" and not is_fixed:
             return Cell(outcome)
         told = [(step, bits) for step, loss, bits in losses(folder) if step in known and loss == loss]
         return Cell(outcome, len(told), sum(known[step] != bits for step, bits in told))

@@ -14,6 +14,7 @@ from holdfast.api.incident import Incident
 
 WATCHED_S: Final = 3.0  # about a hundred steps: as long as the watchdog's absence, and as long before it
 AWAY_S: Final = 1.0
+WARMS_UP_S: Final = 20.0  # a node that waits imports what a script needs
 HANG_LIMIT_S: Final = 2.0
 HANG_LIMIT_STEPS: Final = 5
 
@@ -29,6 +30,14 @@ def worker_killed(fleet: Fleet, cap_s: float) -> Outcome:
 def node_killed(fleet: Fleet, cap_s: float) -> Outcome:
     """SIGKILL of everything on a node that is not the host: its connections close. The other goes on alone."""
     return _node_lost(fleet, fleet.other_than_host(), cap_s)
+
+
+def node_replaced(fleet: Fleet, cap_s: float) -> Outcome:
+    """The same with a third node that has come to wait: as many go on as before."""
+    doomed = fleet.other_than_host()
+    fleet.start_node(2)
+    fleet.wait_for(lambda: None, WARMS_UP_S)
+    return _node_lost(fleet, doomed, cap_s, left=2)
 
 
 def host_killed(fleet: Fleet, cap_s: float) -> Outcome:
@@ -117,11 +126,11 @@ def watchdog_restarts(fleet: Fleet, cap_s: float) -> Outcome:
     return Outcome(seconds=healed.seconds - away_s, cap_s=cap_s, lost_steps=healed.lost_steps)
 
 
-def _node_lost(fleet: Fleet, number: int, cap_s: float) -> Outcome:
+def _node_lost(fleet: Fleet, number: int, cap_s: float, *, left: int = 1) -> Outcome:
     doomed = fleet.node_processes(number)
     fault_ns = time.monotonic_ns()
     signal_each(doomed, signal.SIGKILL)
-    return _recovery(fleet, fault_ns, cap_s, nodes=1)
+    return _recovery(fleet, fault_ns, cap_s, nodes=left)
 
 
 def _recovery(fleet: Fleet, fault_ns: int, cap_s: float, *, nodes: int) -> Outcome:

@@ -14,13 +14,11 @@ import time
 from pathlib import Path
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 
-from holdfast.api.round import Tier
+from holdfast.checkpoint import Checkpointer
 from holdfast.trainer import Assignment, OuterStep, Replicas, Run
 
 FEATURES, CLASSES = 64, 16
@@ -42,9 +40,9 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def samples(step: int, place: int, places: int, size: int) -> tuple[Tensor, Tensor]:
-    """One rank's share of the batch of `step`: those that are there divide it, so that none of it is left out."""
-    dice = torch.Generator().manual_seed(step)
+def samples(number: int, place: int, places: int, size: int) -> tuple[Tensor, Tensor]:
+    """One rank's share of the batch of that number: those that are there divide it, so that none is left out."""
+    dice = torch.Generator().manual_seed(number)
     values = torch.randn(size, FEATURES, generator=dice)
     wanted = values[:, :CLASSES].argmax(dim=1)
     return values[place::places], wanted[place::places]
@@ -82,37 +80,6 @@ def note(trace: Path, run: Run, replicas: Replicas, held: str) -> None:
         file.write(json.dumps(line) + "\n")
 
 
-def folder_of(part: Assignment) -> Path | None:
-    """Where this job keeps its checkpoints; None where nobody says so."""
-    place = part.restore.uri.removeprefix("file://")
-    return Path(place) if place else None
-
-
-def save(folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> Path:
-    """All ranks of one group together. What `newest` names is whole."""
-    place = folder / f"step-{step}"
-    weights, kept = get_state_dict(model, optimizer)
-    dcp.save({"model": weights, "optimizer": kept}, checkpoint_id=place)
-    if torch.distributed.get_rank() == 0:
-        written = folder / "newest.new"
-        written.write_text(str(step))
-        written.replace(folder / "newest")
-    return place
-
-
-def load(folder: Path | None, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """The step that was restored, 0: none."""
-    newest = folder / "newest" if folder is not None else None
-    if folder is None or newest is None or not newest.exists():
-        return 0
-    step = int(newest.read_text())
-    weights, kept = get_state_dict(model, optimizer)
-    state = {"model": weights, "optimizer": kept}
-    dcp.load(state, checkpoint_id=folder / f"step-{step}")
-    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-    return step
-
-
 def main() -> None:
     arguments = parse_arguments()
     run = Run()
@@ -122,32 +89,26 @@ def main() -> None:
         model = build(arguments.width)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         trace = arguments.trace / f"process-{os.getpid()}.jsonl" if arguments.trace else None
-        folder, step = folder_of(part), 0
-        if part.restore.tier is not Tier.PEER:  # Holdfast: else the state comes from another group, by itself
-            step = load(folder, model, optimizer)
-            run.restored(step or None)
         outer = OuterStep(arguments.outer_every) if arguments.outer_every else None
-        with Replicas(run, model=model, optimizer=optimizer, step=step, outer=outer) as replicas:  # Holdfast
+        # Holdfast: restores in every group, or copies from one that trains; one group saves.
+        saves = Checkpointer(run, model=model, optimizer=optimizer, every_steps=arguments.save_every)
+        with Replicas.resumed(run, saves, until=arguments.steps, outer=outer) as replicas:
             while replicas.step < arguments.steps:
                 began = time.monotonic()
                 place, places = replicas.index * size + rank, replicas.count * size
-                values, wanted = samples(replicas.step + 1, place, places, arguments.batch)
+                values, wanted = samples(saves.batch, place, places, arguments.batch)
                 optimizer.zero_grad()
-                loss = functional.cross_entropy(model(values), wanted)
-                loss.backward()
+                losses = functional.cross_entropy(model(values), wanted, reduction="sum")
+                loss = losses * places / arguments.batch  # the mean over all ranks, also where shares are unequal
+                with replicas.overlapped():  # Holdfast: gradients go to the other groups meanwhile
+                    loss.backward()
                 time.sleep(max(0.0, arguments.pace - (time.monotonic() - began)))
                 if not replicas.average():  # Holdfast: the mean over the groups that are there
                     continue
                 optimizer.step()
                 replicas.stepped()  # Holdfast: does nothing without outer steps
                 run.step(replicas.step, loss=loss.detach())
-                # Holdfast: one group saves for all, and which one that is may change from step to step.
-                asked = run.save_due(replicas.step)
-                due = asked is not None or replicas.step % arguments.save_every == 0
-                if folder is not None and replicas.index == 0 and due:
-                    saved = save(folder, replicas.step, model, optimizer)
-                    if rank == 0:
-                        run.committed(replicas.step, str(saved), wanted=asked)
+                saves.completed(replicas.step)  # Holdfast: saves what is due
                 if trace is not None:
                     note(trace, run, replicas, digest(model, optimizer))
 

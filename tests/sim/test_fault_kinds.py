@@ -101,7 +101,7 @@ def test_what_is_not_costs_no_machine_its_place() -> None:
 
 
 def test_a_false_alarm_sends_away_the_innocent() -> None:
-    outcome = befallen(Symptom.FALSE_ALARM, infrastructure=0.0)
+    outcome = befallen(Symptom.FALSE_ALARM)
     assert outcome.right == 0
     assert outcome.wrong > 0
 

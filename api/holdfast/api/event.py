@@ -85,6 +85,12 @@ class MemberReady(msgspec.Struct, frozen=True, tag=True):
     epoch: int
 
 
+class MembersReady(msgspec.Struct, frozen=True, tag=True):
+    """Members became ready within moments of each other, in the order in which they said so: one line for all."""
+
+    members: tuple[MemberReady, ...]
+
+
 class RoundBegan(msgspec.Struct, frozen=True, tag=True):
     """A member's worker has shown the first sign of training in `round`. As in `membership.TrainingBegan`."""
 
@@ -288,6 +294,7 @@ Event = (
     | MemberEntered
     | MembersEntered
     | MemberReady
+    | MembersReady
     | RoundBegan
     | MemberFinished
     | CheckpointRecorded

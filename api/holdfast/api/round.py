@@ -222,6 +222,28 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
         """Whether there are groups in it that leave nothing for it: they restore nothing, and lose no step."""
         return any(each.epoch != self.number for each in self.groups)
 
+    @cached_property
+    def epochs(self) -> Mapping[str, int]:
+        """By the name of each member the epoch of its replica group; empty where there are none."""
+        found: dict[str, int] = {}
+        first = 0
+        for group in self.groups:
+            found.update(
+                dict.fromkeys([each.member for each in self.ranks[first : first + group.members]], group.epoch)
+            )
+            first += group.members
+        return found
+
+    def trains(self, member: str) -> bool:
+        """Whether the member has ranks that train."""
+        place = self._places.get(member)
+        return place is not None and place < self.training
+
+    def group_of(self, member: str) -> GroupSeat | None:
+        """What the member is shown of its replica group; None where there are none, or it has no ranks."""
+        place = self._places.get(member)
+        return None if place is None else self.group_seat(place)
+
     def group_seat(self, place: int) -> GroupSeat | None:
         """What the member at `place` is shown of its replica group; None where there are none."""
         at = bisect_right(self._group_seats, place, key=_first)

@@ -1,6 +1,7 @@
 """The part of the library a training script sees."""
 
 import itertools
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import TypeVar
@@ -9,13 +10,15 @@ from torch.nn import Module
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from holdfast.api.errors import InvalidInput, Problem
+from holdfast.api.control import Assignment
+from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Follows, Tier
 from holdfast.checkpoint.capture import randomness
 from holdfast.checkpoint.capture.capture import Capture
 from holdfast.checkpoint.capture.equivalence import Equivalence, LossOf
 from holdfast.checkpoint.capture.learningrate import LearningRate
+from holdfast.checkpoint.capture.loopplace import LoopPlace
 from holdfast.checkpoint.capture.savegroup import SaveGroup
 from holdfast.checkpoint.capture.state import DataPlace, Stateful, TrainingState
 from holdfast.checkpoint.capture.tier import open_memory
@@ -30,6 +33,8 @@ from holdfast.checkpoint.save.persister import Persister, Reached, SavePoint
 from holdfast.checkpoint.save.saves import Save, SavePolicy, StorageReport
 from holdfast.checkpoint.save.tidying import retention_of
 from holdfast.checkpoint.storage.address import storage_at
+
+_LOG = logging.getLogger(__name__)
 
 _LINGER_S = 10.0  # For a save in flight when the loop is left early: seconds, as a rule.
 
@@ -53,6 +58,9 @@ class Checkpointer:
 
     Where the job wants snapshots in the nodes' memory, they are taken as often as it says. Without a directory it
     does nothing else but count steps. Raises InvalidInput when something in this cannot be checkpointed.
+
+    A loop is either that of `steps`, or it counts by itself, with `resume`, `completed` and `finish`. In replica
+    groups it counts by itself (`holdfast.trainer.Replicas.resumed`): every group restores, and one of them saves.
     """
 
     run: RunPort
@@ -79,14 +87,16 @@ class Checkpointer:
         uri = rehearsed_from or self.uri or self.run.assignment.restore.uri
         if uri and (self.storage is None or rehearsed_from is not None):
             self.storage = storage_at(uri)
-        self._group = SaveGroup(self.run.assignment)
+        self._part: Assignment = self.run.assignment.inside()
+        self._group = SaveGroup(self._part)
         self._equivalence: Equivalence | None = None
         if self.equivalence is not None:
-            self._equivalence = Equivalence(self.equivalence, self.model, rank=self.run.assignment.rank)
+            self._equivalence = Equivalence(self.equivalence, self.model, rank=self._part.rank)
         self._policy: SavePolicy | None = None
         self._save: Save | None = None
         self._place: DataPlace | None = None
         self._rate: LearningRate | None = None
+        self._loop: LoopPlace | None = None  # of one that counts by itself
         self._step, self._batches = 0, 0  # Completed steps, and batches each rank has taken.
         self._to_drop = 0
         self._position: Position | None = None
@@ -110,9 +120,13 @@ class Checkpointer:
         Unavailable when the directory cannot be used; NothingToRestore when a step is to be restored, or
         checkpoints are there, and none can be used (a round with `Tier.NONE` starts over); Unfit when what is left
         is of another model; NotEquivalent when what was restored computes another loss than when it was saved;
-        SavingStopped when save after save fails; InvalidInput in a round with replica groups, of which it knows
-        nothing.
+        SavingStopped when save after save fails; InvalidInput in a round with replica groups, whose number changes
+        while it deals out the batches.
         """
+        if self.run.assignment.group is not None:
+            fix = "count the steps by Replicas.resumed, as docs/replicagroups.md has it"
+            size = self.run.assignment.group.size
+            raise InvalidInput(Problem("parallelism.replicaGroupNodes", f"a group of {size} ranks", fix))
         # From now on the state that is saved is that of what this pass is over.
         knowing = self.data
         if knowing is None and isinstance(data, Stateful):
@@ -162,6 +176,125 @@ class Checkpointer:
         if self._save is not None:
             self._save.finish(step=self._step, batches=self._batches)
 
+    # For a loop that counts by itself
+
+    def resume(self, *, until: int | None = None) -> int:
+        """Restore; the last step that is complete, 0: none. For a loop that counts its steps by itself: it calls
+        `completed` after each of them, and `finish` once the last one is complete, step `until`.
+
+        Where the state comes from another replica group nothing is restored, and what is returned means nothing.
+        The random numbers go on where they were: what the loop draws comes after it.
+
+        Raises what `steps` raises, and InvalidInput for a loss to compare by (`equivalence`) and, in replica
+        groups, data whose state is not the same for all ranks (`counts_globally`).
+        """
+        if self.equivalence is not None:
+            fix = "leave it out: it needs the batches, which only Checkpointer.steps sees"
+            raise InvalidInput(Problem("equivalence", getattr(self.equivalence, "__name__", "given"), fix))
+        whole = self.run.assignment
+        if self.data is not None:
+            self._place = DataPlace(self.data)
+            if whole.group is not None and not self._place.counts_globally:
+                fix = "give it counts_globally = True if its state is right for any rank, or leave it out"
+                raise InvalidInput(Problem("data", type(self.data).__name__, fix))
+        self._loop = LoopPlace()
+        if self._part.restore.tier is Tier.PEER:
+            self._rate = LearningRate(self.optimizer, self.scheduler)
+            self.run.watch(self.model)
+            self._has_begun = True
+        else:
+            self._begin(until)
+            self._continue_random()
+        self._loop.moved = self._has_moved
+        assert self._rate is not None
+        self._rate.before(self._loop.step + 1)
+        return self._loop.step
+
+    @property
+    def batch(self) -> int:
+        """The number of the batch that the next step takes, from 1: as that of the step, but for batches that the
+        job passes over. The same on all ranks.
+        """
+        return 1 if self._loop is None else self._loop.batches + 1
+
+    @property
+    def copied(self) -> Mapping[str, Stateful]:
+        """What belongs to the state beside model and optimizer, by name: for who copies it to another group."""
+        named: dict[str, Stateful | None] = {"scheduler": self.scheduler, "scaler": self.scaler}
+        named |= {"data": self._place, "loop": self._loop}
+        named |= {f"extra.{name}": each for name, each in (self.extra or {}).items()}
+        return {name: each for name, each in named.items() if each is not None}
+
+    def add(self, name: str, more: Stateful) -> None:
+        """`more` belongs to the state as well. Before `resume`."""
+        self.extra = {**(self.extra or {}), name: more}
+
+    def completed(self, step: int) -> None:
+        """`step` is complete, and the run has been told of it: keep what is due. On all ranks, after each step.
+
+        Raises as `steps` does, and InvalidInput for a step that is not the next one.
+        """
+        loop, rate = self._loop, self._rate
+        if loop is None or rate is None or step != loop.step + 1:
+            next_one = "call resume first" if loop is None else f"the next one is {loop.step + 1}"
+            raise InvalidInput(Problem("step", step, f"tell of every step, in order: {next_one}"))
+        loop.completed(step, self._ranks)
+        if self._saves_for_all:
+            self._take_over(parent=step - 1)
+            if self._policy is not None:
+                self._policy.completed(step=step, batches=loop.taken // self._group.world_size)
+        rate.before(step + 1)
+
+    def finish(self) -> None:
+        """The last step is complete: see to it that it is saved. Raises as `steps` does."""
+        loop = self._loop
+        if loop is None or not self._saves_for_all:
+            return
+        self._take_over(parent=None)
+        if self._save is not None:
+            self._save.finish(step=loop.step, batches=loop.taken // self._group.world_size)
+
+    @property
+    def _saves_for_all(self) -> bool:
+        """Whether the ranks of this process's replica group save; without groups they all do."""
+        group = self.run.assignment.group
+        return group is None or group.index == 0
+
+    @property
+    def _ranks(self) -> int:
+        """How many ranks train, of all replica groups."""
+        group = self.run.assignment.group
+        return self._group.world_size if group is None else group.size * group.count
+
+    def _take_over(self, parent: int | None) -> None:
+        """The replica group that has saved until now is gone. What it saved up to step `parent` is of the history
+        that goes on; None: all of it. Collective; of a storage that is away the log tells, and the next step asks
+        again.
+        """
+        if self._policy is not None or self.storage is None or self.run.rehearsed_from is not None:
+            return
+        whole, restore = self.run.assignment, self._part.restore
+        try:
+            opening = open_together(self.storage, self._group, round=whole.round, restore=restore)
+        except Unavailable as error:
+            _LOG.warning("this replica group is to save, and cannot yet round=%d reason=%s", whole.round, error)
+            return
+        if parent is None and self._loop is not None:
+            parent = self._loop.step
+        self._get_ready(self._state(), opening, Position(step=parent))
+
+    def _take_place(self, loop: LoopPlace, position: Position, skip: int) -> None:
+        """After a restore. The number of the batch does not change with that of the ranks."""
+        if loop.step != (position.step or 0):  # saved by a loop of `steps`, or nothing was restored
+            loop.batches = position.saved_batches
+        loop.step, loop.batches = position.step or 0, loop.batches + skip
+        loop.taken = position.batches * self._group.world_size + skip * self._ranks
+
+    def _has_moved(self) -> None:
+        """The state was copied from another replica group, which has made every cut for the step that is next."""
+        if self._rate is not None and self._loop is not None:
+            self._rate.go_on(self.run.assignment.restore.cuts(), self._loop.step + 1, has_all=True)
+
     def close(self) -> None:
         """Wait for the save in flight and give back what the ranks talked over. Raises as `steps` does."""
         if self._save is not None:
@@ -170,24 +303,13 @@ class Checkpointer:
 
     def _begin(self, until: int | None) -> None:
         """Restore, or find that there is nothing to restore, and get ready for this round's saves."""
-        state = TrainingState(
-            model=self.model,
-            optimizer=self.optimizer,
-            scheduler=self.scheduler,
-            scaler=self.scaler,
-            data=self._place,
-            extra=self.extra or {},
-            equivalence=self._equivalence,
-        )
-        part, restore = self.run.assignment, self.run.assignment.restore
-        if part.group is not None:
-            fix = "save from the group of index 0, as examples/replicas/train.py does"
-            raise InvalidInput(
-                Problem("parallelism.replicaGroupNodes", f"a group of {part.group.size} ranks", fix)
-            )
+        state = self._state()
+        part, restore = self._part, self._part.restore
         opening = Opening(token="")
         if self.storage is not None:
-            opening = open_together(self.storage, self._group, round=part.round, restore=restore)
+            opening = open_together(
+                self.storage, self._group, round=part.round, restore=restore, enters=self._saves_for_all
+            )
         position = restore_newest(state, self._group, part, storage=self.storage, opening=opening)
         if position.step is None and restore.tier is not Tier.NONE:
             # What is lost otherwise may be months of work, so nobody starts over without being told.
@@ -198,9 +320,9 @@ class Checkpointer:
                 raise NothingToRestore(f"checkpoints are there and none can be used: {reasons}")
         if self._equivalence is not None:
             self._equivalence.check(self._group)
-        if self.run.rehearsed_from is None:
+        if self.run.rehearsed_from is None and self._saves_for_all:
             self._get_ready(state, opening, position)
-        if part.rank == 0 and self.storage is not None:
+        if part.rank == 0 and self.storage is not None and self._saves_for_all:
             self.run.enclosed(position.step, read_enclosed(self.storage, opening.line, position))
         rate, is_memory = LearningRate(self.optimizer, self.scheduler), position.tier is Tier.MEMORY
         self.run.restored(
@@ -219,8 +341,22 @@ class Checkpointer:
         self._to_drop = position.to_drop + skip
         self._position = position
         self._step, self._batches = position.step or 0, position.batches + skip
+        if self._loop is not None:
+            self._take_place(self._loop, position, skip)
         self.run.watch(self.model)
         self._has_begun = True
+
+    def _state(self) -> TrainingState:
+        return TrainingState(
+            model=self.model,
+            optimizer=self.optimizer,
+            scheduler=self.scheduler,
+            scaler=self.scaler,
+            data=self._place,
+            extra=self.extra or {},
+            equivalence=self._equivalence,
+            loop=self._loop,
+        )
 
     def _open_data(self, data: Iterable[Batch]) -> Iterator[Batch]:
         """Batches from where training goes on; once that is reached, random numbers go on where they were."""
@@ -235,7 +371,12 @@ class Checkpointer:
         return source
 
     def _continue_random(self) -> None:
-        if self._position is not None:
+        whole = self.run.assignment
+        if self._position is not None and self._position.random and not self._saves_for_all:
+            # The saved ones are of the ranks of one replica group: in every other they are others.
+            size = whole.world_size
+            randomness.reseed(randomness.derive_seed(self._position.random, rank=whole.rank, world_size=size))
+        elif self._position is not None:
             randomness.continue_from(
                 self._position.random,
                 self._position.saved_world_size,
@@ -245,7 +386,7 @@ class Checkpointer:
 
     def _get_ready(self, state: TrainingState, opening: Opening, position: Position) -> None:
         """For the snapshots and saves of this round."""
-        run, part, storage, parent = self.run, self.run.assignment, self.storage, position.step
+        run, part, storage, parent = self.run, self._part, self.storage, position.step
         report = None
         if storage is not None and part.rank == 0:
             report = StorageReport(run, opening, uri=storage.uri, damaged=position.damaged)

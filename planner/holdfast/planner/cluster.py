@@ -1,10 +1,13 @@
 """The machines: GPUs in nodes, what joins them, and what a GPU costs. Rates are bytes/s in one direction."""
 
+import math
+
 import msgspec
 
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.planner.bounds import not_negative, positive
 from holdfast.planner.gpu import Gpu
+from holdfast.planner.quantity import shown
 
 
 class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,34 +66,48 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Reach(msgspec.Struct, frozen=True):
     """Where the members of a group of GPUs are: `size` of them, `near` of which share an NVLink domain.
 
-    `rate` is what each of them sends and receives in a ring through all, `port` what it does by itself, and
-    `latency_s` what one hop takes.
+    `rate` is what each of them sends and receives in a ring through all, `hop` what one sends to the next by
+    itself, `port` what one sends to all others by itself, and `latency_s` what one hop takes.
     """
 
     size: int
     near: int
     rate: float
+    hop: float
     port: float
     latency_s: float
 
+    def __str__(self) -> str:
+        rate, latency = shown(self.rate, "bytes/s"), shown(self.latency_s, "s")
+        return f"{self.size} GPUs at {rate} and {latency} a message"
 
-def reach_of(cluster: Cluster, size: int, stride: int) -> Reach:
-    """A group of every `stride`-th of `size` x `stride` neighbouring GPUs.
+
+def reach_of(cluster: Cluster, *members: tuple[int, int]) -> Reach:
+    """A group of so many GPUs, every so many of them; then of so many of those groups, every so many GPUs.
 
     A ring through several nodes enters each once, by as many network ports as it has members there. Of pods it
-    leaves each once too, beside the rings of `stride` - 1 neighbours; an exchange sends most of what it has out
-    of its pod.
+    leaves each once too, beside the rings of the GPUs between its members; an exchange sends most of what it has
+    out of its pod.
     """
-    near = max(1, min(size, cluster.domain // stride))
-    if size <= 1:
-        return Reach(1, 1, float("inf"), float("inf"), 0.0)
+    members = tuple(each for each in members if each[0] > 1)
+    size = math.prod(count for count, _ in members)
+    if size == 1:
+        return Reach(1, 1, math.inf, math.inf, math.inf, 0.0)
+    near = math.prod(min(count, max(1, cluster.domain // stride)) for count, stride in members)
+    nvlink, network = _joined(cluster, near), cluster.network
     if near >= size:
-        return Reach(size, size, cluster.gpu.nvlink, cluster.gpu.nvlink, cluster.nvlink_latency_s)
-    rate = cluster.network * near
+        return Reach(size, size, nvlink, nvlink, nvlink, cluster.nvlink_latency_s)
+    rate, port = network * near, network
     if near > 1:
-        rate = min(rate, cluster.gpu.nvlink)
-    port = cluster.network
-    if 0 < cluster.pod < size * stride:
-        leaves = cluster.pod * cluster.network / cluster.oversubscription
-        rate, port = min(rate, leaves / min(stride, cluster.pod)), port / cluster.oversubscription
-    return Reach(size, near, rate, port, cluster.latency_s)
+        rate = min(rate, nvlink)
+    spans = math.prod(members[-1])
+    if 0 < cluster.pod < spans:
+        leaves = cluster.pod * network / cluster.oversubscription
+        rate, port = min(rate, leaves / min(spans // size, cluster.pod)), network / cluster.oversubscription
+    return Reach(size, near, rate, min(rate, network), port, cluster.latency_s)
+
+
+def _joined(cluster: Cluster, near: int) -> float:
+    """The rate of NVLink among so many: of a mesh the links to those only."""
+    gpu, others = cluster.gpu, cluster.domain - 1
+    return gpu.nvlink * min(1.0, (near - 1) / others) if gpu.mesh and near > 1 and others else gpu.nvlink

@@ -34,6 +34,18 @@ class Schedule(StrEnum):
     ZERO_BUBBLE = "zero-bubble"
 
 
+class Order(StrEnum):
+    """Which of two kinds of parallelism has the neighbours that tensor and context parallelism leave: ranks are
+    counted from the left.
+
+    Sources: https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/parallel_state.py (the first, unless it
+    is told otherwise), https://arxiv.org/abs/2407.21783 (section 3.3.2: the second)
+    """
+
+    DATA_INSIDE = "tp-cp-dp-pp"
+    PIPELINE_INSIDE = "tp-cp-pp-dp"
+
+
 class Recompute(StrEnum):
     """Which activations are computed again in the backward pass.
 
@@ -81,7 +93,8 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Degrees of parallelism; their product, without `expert`, is the number of GPUs.
 
     `shards` are the ranks that FSDP shares parameters among (0: all replicas); groups of them are replicas of
-    each other. `chunks` are the stages that a pipeline rank has (of an interleaved schedule).
+    each other. `chunks` are the stages that a pipeline rank has (of an interleaved schedule). `order` is how ranks
+    are counted, and so which are neighbours.
     `sequence_parallel` shares what tensor parallelism leaves whole. What hides behind computing: `overlap` the
     data-parallel traffic, `overlap_tensor` the tensor-parallel one as far as it can be cut into pieces,
     `overlap_experts` the exchange with experts.
@@ -97,6 +110,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shards: int = 0
     schedule: Schedule = Schedule.ONE_F_ONE_B
     chunks: int = 1
+    order: Order = Order.DATA_INSIDE
     recompute: Recompute = Recompute.SELECTIVE
     sequence_parallel: bool = True
     overlap: bool = True
@@ -127,9 +141,11 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether the first and the last stage have a layer less than the others, for the embedding and the head:
         so where that gives whole layers.
 
-        Source: https://arxiv.org/abs/2407.21783 (section 3.3.2: one Transformer layer less each)
+        Sources: https://arxiv.org/abs/2407.21783 (section 3.3.2: one Transformer layer less each),
+        https://github.com/bigscience-workshop/bigscience/blob/master/train/tr11-176B-ml (12 stages: 5 layers at
+        each end, 6 between)
         """
-        return self.pipeline > 1 and not model.tied and (model.layers + 2) % (self.pipeline * self.chunks) == 0
+        return self.pipeline > 1 and (model.layers + 2) % (self.pipeline * self.chunks) == 0
 
     def stages_most(self, model: Model) -> int:
         """How many stages, chunks of an interleaved schedule counted, the layers can make."""
@@ -147,6 +163,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.pipeline > 1:
             chunks = f" x{self.chunks}" if self.chunks > 1 else ""
             parts.append(f"{self.schedule.value}{chunks}")
+            parts += [f"ranks {self.order.value}"] if self.order is not Order.DATA_INSIDE else []
         stage = {0: "replicated", 1: "ZeRO-1", 2: "ZeRO-2", 3: "FSDP"}[self.sharding]
         stage += f" in groups of {self.shards}" if self.shards else ""
         return ", ".join([*parts, stage, f"recompute {self.recompute.value}"])
@@ -181,6 +198,11 @@ def misfits(layout: Layout, model: Model, cluster: Cluster, training: Training) 
         yield Misfit(
             "experts", f"expert parallelism of {expert} does not share the {beside} ranks of a stage evenly"
         )
+    if layout.order is Order.PIPELINE_INSIDE and (tensor * context) % expert:
+        says = (
+            f"expert parallelism of {expert} wants neighbours, of which ranks {layout.order.value} leave a stage"
+        )
+        yield Misfit("experts", f"{says} {tensor * context}")
     if training.batch % (layout.data * layout.micro_batch):
         shares = f"{layout.data} replicas in micro-batches of {layout.micro_batch}"
         yield Misfit("batch", f"a batch of {training.batch} sequences cannot be shared by {shares}")

@@ -140,6 +140,21 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return 0.0
         return (self.layers - self.experts.dense_layers) / self.layers
 
+    @property
+    def inner(self) -> int:
+        """The width inside the feed-forward part, of all experts that a token uses."""
+        if self.experts is None:
+            return self.ffn
+        return self.experts.ffn * (self.experts.active + self.experts.shared)
+
+    def gathered_width(self, tensor: int) -> float:
+        """Numbers of a token that context parallelism gathers: keys and values of the heads that one of `tensor`
+        GPUs has. Of compressed ones those made from their latents, for every head.
+        """
+        if (latent := self.latent) is not None:
+            return (latent.nope + latent.rope + latent.value) * max(1.0, self.heads / tensor)
+        return 2 * self.head_width * max(1.0, (self.kv_heads or self.heads) / tensor)
+
     def attention_flops(self, sequence: int, *, causal: bool = False) -> float:
         """Forward, per token and layer: scores and their product with the values, among a sequence's tokens."""
         width = self.head_width

@@ -8,10 +8,12 @@ from holdfast.planner import batch, bubble, checkpoint, loader, spot, tokens
 from holdfast.planner.cluster import reach_of
 from holdfast.planner.layout import Recompute, Schedule
 from holdfast.planner.memory import SOURCE as ACTIVATIONS
-from holdfast.planner.memory import activation_bytes_per_layer, end_layers, in_flight, layer_on_gpu
-from holdfast.planner.plan import Option, Question
-from holdfast.planner.quantity import Quantity
-from holdfast.planner.step import with_links
+from holdfast.planner.memory import activation_bytes_per_layer, in_flight
+from holdfast.planner.plan import Option, Question, stand_by_gpus
+from holdfast.planner.quantity import Quantity, shown
+from holdfast.planner.ranks import shard_ranks
+from holdfast.planner.run import with_links
+from holdfast.planner.stage import layer_on_gpu, stages_of
 
 replace = msgspec.structs.replace
 SAMPLED_BATCH = 64
@@ -25,10 +27,11 @@ def notes_of(question: Question, option: Option) -> tuple[Quantity, ...]:
 
 def _balance(question: Question, option: Option) -> Iterator[Quantity]:
     gpu = question.cluster.gpu
-    says = "its BF16 rate over its memory's: below it a matmul waits for its bytes"
+    memory = shown(gpu.memory_rate, "bytes/s")
+    says = f"{gpu.bf16:.4g} FLOP/s in BF16 over {memory}: below it a matmul waits for its bytes"
     yield Quantity("machine balance", gpu.balance, "FLOP/byte", says, gpu.source)
     if gpu.fp8:
-        says = "its FP8 rate over its memory's: of numbers half as wide as many FLOP for each"
+        says = f"{gpu.fp8:.4g} FLOP/s in FP8 over {memory}: of numbers half as wide as many FLOP for each"
         yield Quantity("machine balance in FP8", gpu.fp8 / gpu.memory_rate, "FLOP/byte", says, gpu.source)
 
 
@@ -36,7 +39,7 @@ def _hides(question: Question, option: Option) -> Iterator[Quantity]:
     model, cluster, training, layout = question.model, question.cluster, question.training, option.layout
     ranks = layout.shared_by
     if ranks > 1:
-        reach = reach_of(with_links(cluster, question.reached), ranks, layout.tensor)
+        reach = reach_of(with_links(cluster, question.reached), *shard_ranks(layout))
         fp8 = training.fp8 and cluster.gpu.fp8
         flops = (cluster.gpu.fp8 if fp8 else cluster.gpu.bf16) * question.reached.matmul
         least = batch.fsdp_tokens(flops, reach.rate, ranks, layout.recompute)
@@ -55,7 +58,7 @@ def _batches(question: Question, option: Option) -> Iterator[Quantity]:
     mine, critical, known_by = training.batch * training.sequence, 0.0, "where that is the critical one"
     if training.tokens:
         critical = batch.best_tokens(question.model, training.sequence, training.tokens)
-        says = f"0.292 C^0.3271; the question has {mine:.4g}"
+        says = f"0.292 C^0.3271, C the FLOP of {training.tokens:.4g} tokens; the question has {mine:.4g}"
         yield Quantity("batch that trains best", critical, "tokens", says, batch.DEEPSEEK)
     if training.loss:
         critical, known_by = batch.critical_tokens(training.loss), f"at a loss of {training.loss:g}"
@@ -66,7 +69,7 @@ def _batches(question: Question, option: Option) -> Iterator[Quantity]:
             ("tokens", batch.samples_needed(mine, critical), "1 + B / B_crit"),
             ("steps", batch.steps_needed(mine, critical), "1 + B_crit / B"),
         ):
-            says = f"{formula} {known_by}: of {mine:.4g} tokens a step"
+            says = f"{formula}, B {mine:.4g}, B_crit {critical:.4g} {known_by}"
             yield Quantity(f"{what} needed, in multiples of the fewest", value, "", says, batch.NOISE)
 
 
@@ -88,22 +91,23 @@ def _recomputing(question: Question, option: Option) -> Iterator[Quantity]:
     model, training = question.model, question.training
     for each in Recompute:
         layout = replace(option.layout, recompute=each)
-        kept = activation_bytes_per_layer(model, layout, training) * end_layers(model, layout)
-        value = kept * in_flight(layout, training)
-        says = "of the first stage, all micro-batches in flight"
+        held, layers = in_flight(layout, training), stages_of(model, layout)[0].layers
+        value = activation_bytes_per_layer(model, layout, training) * layers * held
+        says = f"{layers} layers of the first stage x {held:.3g} micro-batches in flight"
         yield Quantity(f"activations with recompute {each.value}", value, "bytes", says, ACTIVATIONS)
 
 
 def _checkpoint(question: Question, option: Option) -> Iterator[Quantity]:
     cluster, size = question.cluster, checkpoint.checkpoint_bytes(question.model, question.training)
-    says = f"parameters x (2 + {question.training.optimizer_bytes} bytes)"
+    says = f"{question.model.parameters:.4g} parameters x (2 + {question.training.optimizer_bytes} bytes)"
     yield Quantity("checkpoint", size, "bytes", says, checkpoint.SOURCE)
     stall = checkpoint.copied_s(size, cluster.gpus, cluster.host)
-    says = f"each GPU's share copied to host memory; the plan counts on {question.reliability.save_s:g} s"
+    says = f"a share for each of {cluster.gpus} GPUs at {shown(cluster.host, 'bytes/s')} to host memory; the plan"
+    says += f" counts on {question.reliability.save_s:g} s"
     yield Quantity("stall of a checkpoint that is written beside training", stall, "s", says)
     if cluster.storage is not None:
         written = checkpoint.written_s(size, cluster.storage)
-        says = "over what storage takes; training that waits for it stands still so long"
+        says = f"at {shown(cluster.storage, 'bytes/s')}; training that waits for it stands still so long"
         yield Quantity("time until a checkpoint is written", written, "s", says, checkpoint.SOURCE)
 
 
@@ -118,7 +122,7 @@ def _asked(question: Question, option: Option) -> Iterator[Quantity]:
     """The model as a teacher."""
     model, cluster, sequence = question.model, question.cluster, question.training.sequence
     flops = tokens.forward_flops(model, sequence)
-    says = "2 FLOP a parameter, and attention"
+    says = f"2 FLOP x {model.matmul_parameters:.4g} parameters, and attention among {sequence} tokens"
     yield Quantity("FLOP of a token that the model scores", flops, "FLOP", says, tokens.SOURCE)
     if cluster.price is None:
         return
@@ -143,21 +147,22 @@ def _spot(question: Question, option: Option) -> Iterator[Quantity]:
         size = checkpoint.checkpoint_bytes(question.model, question.training)
         written_s = checkpoint.written_s(size, cluster.storage)
     share = spot.spot_share(nodes, reliability, given, written_s)
-    says = "a restart for each interruption"
+    says = f"{given.interruptions:g} interruptions for 1,000 node-days beside failures: a restart for each"
     if not spot.is_saved(reliability, given, written_s):
-        says = "no checkpoint fits the notice: half an interval is lost"
+        says += f", and half an interval: no checkpoint fits the notice of {given.notice_s:g} s"
     yield Quantity("effective share of time on spot", share, "share", says)
     if question.training.tokens and share:
-        money = question.training.tokens / option.tokens_per_s / share / 3600.0 * cluster.gpus * given.price
-        says = (
-            f"tokens over tokens a second x that share, {cluster.gpus} GPUs at {given.price:g} an hour, no spares"
-        )
+        hours = question.training.tokens / option.tokens_per_s / share / 3600.0
+        says = f"tokens over tokens a second x {share:.2%}, {cluster.gpus} GPUs at {given.price:g}, no spares"
+        money = hours * cluster.gpus * given.price
         yield Quantity("money on spot", money, "", says)
     if price is None:
         return
-    says = f"on demand x the share of time that trains on spot over that on demand; it is {given.price:g}"
-    even = spot.breakeven_price(nodes, reliability, given, price, written_s)
-    yield Quantity("breakeven price of a spot GPU and hour", even, "", says)
-    says = f"at which a token costs as much at {given.price:g} as at {price:g}; there are {given.interruptions:g}"
-    often = spot.breakeven_interruptions(nodes, reliability, given, price, written_s)
+    paid = price * (1.0 + stand_by_gpus(question) / cluster.gpus)
+    on_demand = spot.on_demand_share(nodes, reliability, written_s)
+    says = f"{paid:.4g}, on demand with its spares, x {share:.2%} of time that trains on spot over {on_demand:.2%}"
+    even = spot.breakeven_price(nodes, reliability, given, paid, written_s)
+    yield Quantity("breakeven price of a spot GPU and hour", even, "", f"{says}; it is {given.price:g}")
+    says = f"at which a token costs as much at {given.price:g} as at {paid:.4g}; there are {given.interruptions:g}"
+    often = spot.breakeven_interruptions(nodes, reliability, given, paid, written_s)
     yield Quantity("breakeven interruptions for 1,000 node-days", often, "", says)

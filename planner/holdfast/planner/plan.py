@@ -10,7 +10,7 @@ import msgspec
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.planner.checkpoint import checkpoint_bytes, written_s
 from holdfast.planner.cluster import Cluster
-from holdfast.planner.layout import Layout, Misfit, Recompute, Schedule, Sharding, Training, misfits
+from holdfast.planner.layout import Layout, Misfit, Order, Recompute, Schedule, Sharding, Training, misfits
 from holdfast.planner.memory import memory_of, room_of
 from holdfast.planner.model import Model
 from holdfast.planner.quantity import Quantity, shown
@@ -22,8 +22,9 @@ from holdfast.planner.reliability import (
     save_every_s,
     spares_for,
 )
+from holdfast.planner.run import Efficiency, Run
 from holdfast.planner.spot import Spot
-from holdfast.planner.step import Efficiency, Run, model_flops_utilization, step_time
+from holdfast.planner.step import model_flops_utilization, step_time
 
 MICRO_BATCHES: Final = (1, 2, 4, 8)
 CHUNKS: Final = (1, 2, 4, 8)
@@ -102,11 +103,17 @@ def interval_of(question: Question) -> Quantity:
     return msgspec.structs.replace(best, value=written, formula=says)
 
 
+def stand_by_gpus(question: Question) -> int:
+    """Those of the spare nodes, which are paid and do not train."""
+    cluster = question.cluster
+    return round(spares_for(cluster.nodes, question.reliability).value) * min(cluster.per_node, cluster.gpus)
+
+
 def plan(question: Question, pinned: Mapping[str, int] | None = None) -> Plan:
     """Judge every layout whose degrees are those that are `pinned`, by field of `Layout`.
 
-    A pipeline whose GPUs hold too much is judged with gradients sharded too; what fits is not judged again with
-    more recomputing.
+    A pipeline whose GPUs hold too much is judged with gradients sharded too, and one that fits in the order of
+    ranks that is faster; what fits without is not judged again with more recomputing.
 
     Raises InvalidInput when there is none.
     """
@@ -115,7 +122,7 @@ def plan(question: Question, pinned: Mapping[str, int] | None = None) -> Plan:
     interval = interval_of(question)
     effective = effective_share(nodes, reliability, interval.value)
     spares = spares_for(nodes, reliability)
-    stand_by = round(spares.value) * min(question.cluster.per_node, question.cluster.gpus)
+    stand_by = stand_by_gpus(question)
     options: list[Option] = []
     rejected: list[Rejected] = []
     roomy: set[Layout] = set()
@@ -128,8 +135,9 @@ def plan(question: Question, pinned: Mapping[str, int] | None = None) -> Plan:
             scattered = msgspec.structs.replace(layout, sharding=Sharding.GRADIENTS)
             judged = judge(scattered, question, effective.value, stand_by)
         if isinstance(judged, Option):
-            options.append(judged)
-            roomy.add(keeps_all)
+            options.append(_placed(judged, question, effective.value, stand_by))
+            if judged.layout.sharding is layout.sharding:
+                roomy.add(keeps_all)
         else:
             rejected.append(judged)
     if not options and not rejected:
@@ -144,6 +152,19 @@ def plan(question: Question, pinned: Mapping[str, int] | None = None) -> Plan:
         effective=effective,
         spare_gpus=stand_by,
     )
+
+
+def _placed(option: Option, question: Question, effective: float, stand_by: int) -> Option:
+    """The option, or the same layout in the other order of ranks where that is faster: it can be where tensor and
+    context parallelism leave neighbours in an NVLink domain, or a pod has less network beyond it.
+    """
+    layout, cluster = option.layout, question.cluster
+    beside = layout.tensor * layout.context
+    if layout.pipeline == 1 or layout.data == 1 or (2 * beside > cluster.domain and not cluster.pod):
+        return option
+    other = msgspec.structs.replace(layout, order=Order.PIPELINE_INSIDE)
+    judged = judge(other, question, effective, stand_by)
+    return judged if isinstance(judged, Option) and judged.order < option.order else option
 
 
 def judge(layout: Layout, question: Question, effective: float, stand_by: int = 0) -> Option | Rejected:
@@ -201,19 +222,24 @@ def layouts(question: Question, pinned: Mapping[str, int]) -> Iterator[Layout]:
             if question.training.batch % (data * micro_batch):
                 continue
             base = Layout(tensor, pipeline, context, expert, data, micro_batch, recompute=recompute)
-            yield from _variants(base, model, question.cluster.domain // tensor)
+            yield from _variants(base, model, question.cluster)
 
 
-def _variants(base: Layout, model: Model, near: int) -> Iterator[Layout]:
-    """Of one set of degrees: how state is sharded where there is no pipeline, over all replicas or those that are
-    `near`, and the pipeline's schedules.
+def _variants(base: Layout, model: Model, cluster: Cluster) -> Iterator[Layout]:
+    """Of one set of degrees: the schedules of a pipeline; without one how state is sharded, over all replicas or
+    those that NVLink joins.
     """
-    if base.pipeline == 1:
-        for sharding in (Sharding.OPTIMIZER, Sharding.PARAMETERS):
-            yield msgspec.structs.replace(base, sharding=sharding)
-        if 1 < near < base.shared_by and base.shared_by % near == 0:
-            yield msgspec.structs.replace(base, sharding=Sharding.PARAMETERS, shards=near)
+    if base.pipeline > 1:
+        yield from _schedules(base, model)
         return
+    for sharding in (Sharding.OPTIMIZER, Sharding.PARAMETERS):
+        yield msgspec.structs.replace(base, sharding=sharding)
+    near = cluster.domain // base.tensor
+    if 1 < near < base.shared_by and base.shared_by % near == 0:
+        yield msgspec.structs.replace(base, sharding=Sharding.PARAMETERS, shards=near)
+
+
+def _schedules(base: Layout, model: Model) -> Iterator[Layout]:
     yield base
     yield msgspec.structs.replace(base, schedule=Schedule.ZERO_BUBBLE)
     for chunks in CHUNKS[1:]:

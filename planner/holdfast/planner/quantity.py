@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -27,6 +27,20 @@ class Quantity(msgspec.Struct, frozen=True):
     def lines(self, depth: int = 0) -> Iterator[str]:
         """The quantity and what it is made from, a line each, indented; a part told before is only named."""
         return _told(self, depth, set())
+
+
+class Took(NamedTuple):
+    """How long something takes, in seconds, and how that comes about."""
+
+    s: float
+    says: str
+
+    def times(self, count: float, what: str) -> "Took":
+        """So often; nothing stays nothing."""
+        return NOTHING if not self.s else Took(self.s * count, f"{count:.4g} {what} x {self.says}")
+
+
+NOTHING: Final = Took(0.0, "there is none")
 
 
 def total(name: str, unit: str, parts: Iterable[Quantity], *, formula: str = "the sum of its parts") -> Quantity:

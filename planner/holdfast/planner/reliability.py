@@ -1,12 +1,11 @@
 """What failures make of a run: how often, how many spares, how often to save, and the share of time that trains.
 
 The effective share of time follows Kokolis et al.: what a failure costs is the restart and half an interval
-between
-checkpoints, what saving costs is its stall in each interval.
+between checkpoints, what saving costs is its stall in each interval.
 
 Sources: https://arxiv.org/abs/2410.21680 (section 4, expected training time ratio),
-https://arxiv.org/abs/2407.21783
-(table 5: 419 unexpected interruptions of 2,048 nodes in 54 days), https://doi.org/10.1145/361147.361115 (Young),
+https://arxiv.org/abs/2407.21783 (table 5: 419 unexpected interruptions of 2,048 nodes in 54 days),
+https://doi.org/10.1145/361147.361115 (Young),
 https://doi.org/10.1016/j.future.2004.11.016 (Daly)
 """
 
@@ -19,7 +18,7 @@ import msgspec
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.planner.bounds import not_negative
 from holdfast.planner.cadence import daly_s
-from holdfast.planner.quantity import Quantity
+from holdfast.planner.quantity import Quantity, shown
 
 ETTR: Final = "https://arxiv.org/abs/2410.21680"
 LLAMA3: Final = "https://arxiv.org/abs/2407.21783"
@@ -55,7 +54,8 @@ class Reliability(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def failures_per_day(nodes: int, given: Reliability) -> Quantity:
     """Of the whole job."""
     value = nodes * given.rate / 1000.0
-    return Quantity("failures", value, "a day", f"{nodes} nodes x {given.rate:.3g} for 1,000 node-days", LLAMA3)
+    source = LLAMA3 if given.rate == LLAMA3_RATE else ""
+    return Quantity("failures", value, "a day", f"{nodes} nodes x {given.rate:.3g} for 1,000 node-days", source)
 
 
 def between_failures_s(nodes: int, given: Reliability) -> float:
@@ -66,8 +66,9 @@ def between_failures_s(nodes: int, given: Reliability) -> float:
 
 def save_every_s(nodes: int, given: Reliability) -> Quantity:
     """Young's interval with Daly's correction, from the end of one checkpoint to the begin of the next."""
-    value = daly_s(given.save_s, between_failures_s(nodes, given))
-    return Quantity("checkpoint interval", value, "s", "sqrt(2 C tau) with Daly's correction", DALY)
+    between = between_failures_s(nodes, given)
+    says = f"sqrt(2 C tau) with Daly's correction: C {shown(given.save_s, 's')}, tau {shown(between, 's')}"
+    return Quantity("checkpoint interval", daly_s(given.save_s, between), "s", says, DALY)
 
 
 def effective_share(nodes: int, given: Reliability, interval_s: float) -> Quantity:
@@ -76,7 +77,11 @@ def effective_share(nodes: int, given: Reliability, interval_s: float) -> Quanti
     lost = a_second * (given.restart_s + interval_s / 2.0) if a_second else 0.0
     saving = given.save_s / interval_s if interval_s else 0.0
     value = max(0.0, 1.0 - lost) / (1.0 + saving)
-    says = "(1 - failures x (restart + interval / 2)) / (1 + stall / interval)"
+    says = "(1 - failures x (restart + interval / 2)) / (1 + stall / interval): "
+    says += ", ".join(
+        f"{what} {shown(seconds, 's')}"
+        for what, seconds in (("restart", given.restart_s), ("interval", interval_s), ("stall", given.save_s))
+    )
     return Quantity("effective share of time", value, "share", says, ETTR)
 
 
@@ -84,8 +89,7 @@ def spares_for(nodes: int, given: Reliability) -> Quantity:
     """Nodes to keep beside the job so that all but `waiting` of the time enough are there.
 
     Those in repair are binomial: each node is away for the share of time that its repairs take. As ByteRobust
-    sizes
-    its standbys, by a percentile of it.
+    sizes its standbys, by a percentile of it.
 
     Source: https://arxiv.org/abs/2509.16293
     """
@@ -100,7 +104,6 @@ def spares_for(nodes: int, given: Reliability) -> Quantity:
         term *= (nodes - value) / (value + 1) * away / (1.0 - away)
         value += 1
         total += term
-    says = (
-        f"binomial: {nodes} nodes, each away {away:.2%} of the time, {1.0 - given.waiting:.1%} of the time enough"
-    )
+    says = f"binomial: {nodes} nodes, each away {away:.2%} of the time ({given.rate:.3g} for 1,000 node-days x "
+    says += f"{given.repair_days:g} days), {1.0 - given.waiting:.1%} of the time enough"
     return Quantity("spare nodes", float(value), "nodes", says, "https://arxiv.org/abs/2509.16293")

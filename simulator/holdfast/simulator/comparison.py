@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.api.errors import InvalidInput, Problem
-from holdfast.simulator.estimate import Estimate, estimate, seeds_to_tell
+from holdfast.simulator.estimate import Estimate, estimate, is_beyond_noise, seeds_to_tell
 from holdfast.simulator.outcome import Outcome
 from holdfast.simulator.scenario import Scenario
 from holdfast.simulator.verdict import FIGURES, Figure, deciding, figures_of
@@ -32,7 +32,9 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """`winner` is the policy that is better by `by`, the figure that decides; empty where that is noise."""
+    """`winner` is the policy that is better by `by`, the figure that decides; empty where that is noise. `gpus`:
+    how many each has with ranks.
+    """
 
     first: str
     second: str
@@ -41,6 +43,7 @@ class Comparison(msgspec.Struct, frozen=True):
     by: str
     winner: str
     differences: tuple[Difference, ...]
+    gpus: tuple[int, int]
     currency: str = ""
 
     def of(self, name: str) -> Difference:
@@ -90,6 +93,7 @@ def compared(first: Side, second: Side, by: str) -> Comparison:
         by=by,
         winner=decided.better,
         differences=tuple(told),
+        gpus=(first.scenario.fleet.gpus, second.scenario.fleet.gpus),
         currency=money.currency if money is not None else "",
     )
 
@@ -98,9 +102,9 @@ def _difference(
     figure: Figure, first: Sequence[float], second: Sequence[float], names: tuple[str, str]
 ) -> Difference:
     changes = [after - before for before, after in zip(first, second, strict=True)]
-    change = estimate(changes)
+    change, tells = estimate(changes), is_beyond_noise(changes, counts=figure.is_count)
     better = ""
-    if figure.better and change.tells:
+    if figure.better and tells:
         better = names[1] if change.mean * figure.better > 0 else names[0]
     return Difference(
         name=figure.name,
@@ -109,5 +113,5 @@ def _difference(
         second=figure.estimated(second),
         change=change,
         better=better,
-        seeds_needed=None if change.tells else seeds_to_tell(changes),
+        seeds_needed=None if tells else seeds_to_tell(changes),
     )

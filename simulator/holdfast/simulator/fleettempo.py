@@ -32,6 +32,15 @@ class FleetTempo(Tempo):
         """All of a round, until they have met."""
         return self._times.join_s + self._times.join_per_doubling_s * math.log2(max(1, members))
 
+    def door_s(self, members: int) -> float:
+        return self.meet_s(members) + self._times.first_step_s
+
+    def regroup_s(self, round: Round) -> float:
+        return self._times.regroup_s + self._times.regroup_per_1000_ranks_s * round.training_size / 1000.0
+
+    def state_s(self) -> float:
+        return self._times.copy_s
+
     def load_s(self, tier: Tier) -> float:
         """All of a round, until they have restored."""
         return self._times.load_memory_s if tier is Tier.MEMORY else self._times.load_s * self._storage()

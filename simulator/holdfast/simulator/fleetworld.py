@@ -5,13 +5,19 @@ does it by itself, as every member of a small world does.
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
-from holdfast.api.event import InterventionRequested, MembersEntered, NodeChanged, ReplicasAgreed
+from holdfast.api.event import (
+    InterventionRequested,
+    MemberEntered,
+    MemberReady,
+    MembersEntered,
+    MembersReady,
+    ReplicasAgreed,
+)
 from holdfast.api.intervention import InterventionAction, InterventionRequest
-from holdfast.api.plan import NodeState
 from holdfast.api.policy import Policy
 from holdfast.api.round import Closed, Desired, Idle, Round
 from holdfast.api.selftest import TestWanted, Verdict
@@ -26,10 +32,12 @@ from holdfast.simulator.outcome import LostTo
 from holdfast.simulator.remembered import Remembered
 from holdfast.simulator.scenario import Scenario
 from holdfast.simulator.sight import Sight
+from holdfast.simulator.slowness import SlowRank
 from holdfast.simulator.world.disk import Disk
 from holdfast.simulator.world.member import SimulatedMember
 from holdfast.simulator.world.training import fingerprints
 from holdfast.simulator.world.world import World
+from holdfast.watchdog.brain.groups import by_group
 from holdfast.watchdog.brain.step import Effect, Notify, Publish, Show, Vouch
 from holdfast.watchdog.detectors.detector import Connected, Left, RoundStarted
 
@@ -76,13 +84,17 @@ class FleetWorld(World):
             scenario.policy,
             Forgetful(),
             senses_for=self._new_senses,
-            cluster=Machines(scenario.fleet),
+            cluster=Machines(scenario.fleet, seed),
             tempo=FleetTempo(draw, scenario.times),
             sound=True,
         )
         self.books = Books(self.now)
         self.disk = Disk(keep=scenario.policy.keep or 3)
         self._entered: Round | None = None  # the newest round that was
+        self._obeyed: Desired | None = None  # what whoever is not in sight was shown last
+        self._at_next_round: dict[object, Callable[[], None]] = {}
+        self._ever: set[str] = set()  # members that ever had ranks
+        self._owed: dict[int, str] = {}  # by epoch: the fault for which a replica group is formed
 
     def _new_senses(self, policy: Policy) -> Sight:
         self._senses = Sight(policy)
@@ -95,13 +107,11 @@ class FleetWorld(World):
         """Nobody reads it."""
 
     def start_pods(self) -> None:
-        """The machines are there, and their launchers come within seconds, warm."""
+        """The machines are there, and their launchers come within seconds, warm; the spares last."""
         fleet = self.scenario.fleet
-        for _ in range(fleet.nodes + fleet.spares):
+        for place in range(fleet.nodes + fleet.spares):
             if (given := self.cluster.supply()) is not None:
-                ready = NodeChanged(given.node, NodeState.READY, rack=given.rack)
-                self.carry_out(self.job.record(ready, self.now))
-                self.add(given, self.draw.uniform(0.0, 1.0), warm=True)
+                self.add(given, self.draw.uniform(0.0, 1.0) + (place >= fleet.nodes), warm=True)
 
     # the crowd
 
@@ -111,33 +121,68 @@ class FleetWorld(World):
         self.after(self.tempo.message_s(), partial(self._obey_together, desired))
 
     def _obey_together(self, desired: Desired) -> None:
+        goes_on = isinstance(desired, Round) and desired.goes_on
+        epochs = desired.epochs if isinstance(desired, Round) and goes_on else {}
         for member in list(self.members.values()):
             if member.in_sight or not member.connection or member.silent or not member.alive:
                 continue
-            if member.ending_at is not None or (member.held is not None and desired.number <= member.held.number):
+            if goes_on and member.epoch is not None and epochs.get(member.name) == member.epoch:
+                continue  # it leaves nothing, and is in the round with its group
+            if member.ending_at is not None or (member.held is not None and desired.number <= member.shown):
                 member.show(desired)
                 continue
-            member.held, member.entered = desired, None
+            member.turn_to(desired)
             if isinstance(desired, Closed):
                 member.workers = []
-        if self.training.round is not None and self.training.round.number < desired.number:
+        self._obeyed = desired
+        if isinstance(desired, Round) and goes_on:
+            self._go_on_together(desired)
+        elif self.training.round is not None and self.training.round.number < desired.number:
             self.training.left()
         if isinstance(desired, Round):
             starts = self._entered is None or not desired.names <= self._entered.names
             self.after(self.tempo.enter_s(desired, starts=starts), partial(self._enter_together, desired))
 
+    def _go_on_together(self, round: Round) -> None:
+        """Replica groups that are in no step, as they are being formed, at once; the others at its end."""
+        before = self.training.round
+        self.take_up(round, lambda first: before is None or not before.trains(first))
+        self.training.hear(round)
+
+    def take_up(self, round: Round, has: Callable[[str], bool]) -> None:
+        """Replica groups that go on, and whose first member `has` to, are in the round: whoever was shown it, and
+        all of a group or nobody.
+        """
+        entries: list[MemberEntered] = []
+        for group, shares in by_group(round):
+            if group.epoch == round.number or not has(shares[0].member):
+                continue
+            members = [self.members.get(share.member) for share in shares]
+            there = [each for each in members if each is not None and each.alive and not each.ails]
+            for each in there if len(there) == len(shares) else ():
+                if each.epoch != group.epoch or each.entered is None or each.entered >= round.number:
+                    continue
+                if each.coming is round if each.in_sight else each.connection and not each.silent:
+                    entries.append(each.take_up(round))
+        self._tell_entered(round, entries)
+
+    def _tell_entered(self, round: Round, entries: Sequence[MemberEntered]) -> None:
+        if entries:
+            self.carry_out(self.job.record(MembersEntered(tuple(entries)), self.now))
+            self.training.entered(round)
+
     def _enter_together(self, round: Round) -> None:
         """All that were shown the round and have not entered it."""
         entries = []
-        for share in round.ranks:
+        for share in round.ranks[round.training if round.goes_on else 0 :]:
             member = self.members.get(share.member)
             if member is not None and member.alive and member.held is round and member.entered != round.number:
                 entries.append(member.come_in(round))
         self._entered = round
         self.training.forget_slow(round)
-        if entries:
-            self.carry_out(self.job.record(MembersEntered(tuple(entries)), self.now))
-            self.training.entered(round)
+        self._tell_entered(round, entries)
+        if isinstance(self._obeyed, Round) and self._obeyed.goes_on and self._obeyed.number > round.number:
+            self._go_on_together(self._obeyed)
 
     def watched(self, round: Round) -> list[SimulatedMember]:
         return [self.members[name] for name in self.in_sight if name in self.members and name in round.names]
@@ -149,8 +194,10 @@ class FleetWorld(World):
         round, wanted = self.job.state.round, [name for name in names if name in self.members]
         peers: list[str] = []
         if round is not None:
-            for _ in range(PEERS_SOUGHT):
-                name = round.ranks[self.draw.randrange(len(round.ranks))].member
+            # Rank 0 is among them: of whoever is the first in sight, detectors think that it has more to do.
+            sought = (0, *(self.draw.randrange(round.training) for _ in range(PEERS_SOUGHT)))
+            for place in sought:
+                name = round.ranks[place].member
                 if len(peers) < PEERS and name not in (*wanted, *peers) and name in self.members:
                     peers.append(name)
         known = set(self.in_sight)
@@ -163,7 +210,7 @@ class FleetWorld(World):
         """Nobody is looked at any more, unless somebody is to be, or the job stands still and nobody knows why."""
         if self.now < self._sight_until or not self.in_sight:
             return
-        if self.books.phase is LostTo.DETECT:
+        if self.books.phase is LostTo.DETECT or self.training.lacks:
             self._sight_until = self.now + 30.0
             self.after(30.001, self._shed)
             return
@@ -176,7 +223,7 @@ class FleetWorld(World):
         if self._senses is not None:
             self._senses.look_at(names)
         for member in coming:
-            member.come_in_sight()
+            member.come_in_sight(self._obeyed)
             self.carry_out(self.job.observe(Connected(member.name, member.node), self.now))
         desired = self.job.state.desired
         if isinstance(desired, Round):
@@ -190,13 +237,13 @@ class FleetWorld(World):
         """The first step of a round is complete in so long, and somebody looks."""
         round, turn = self.training.round, self.training.turn
         assert round is not None
-        self.books.share = len(round.ranks) / self.policy.members_wanted
-        steps = LEARNED_STEPS if self.rounds <= LEARNED_ROUNDS else 1.0
+        self.books.share = round.training / self.policy.members_wanted
+        steps, pace_s = LEARNED_STEPS if self.rounds <= LEARNED_ROUNDS else 1.0, self.training.pace_s
 
         def look() -> None:
             if turn == self.training.turn:
                 names = [each.member for each in round.ranks[:PEERS]]
-                self.watch(names if not self.in_sight else (), (steps - 1.0) * step_s + 3.0)
+                self.watch(names if not self.in_sight else (), (steps - 1.0) * pace_s + 3.0)
 
         self.after(max(0.0, step_s - 0.5), look)
 
@@ -212,17 +259,42 @@ class FleetWorld(World):
         round = self.job.state.round
         return round is not None and member.alive and member.entered == round.number and bool(member.workers)
 
+    def at_next_round(self, what: object, do: Callable[[], None]) -> None:
+        """Do that, once for the same `what`, as soon as the workers of all in a round run."""
+        self._at_next_round[what] = do
+
+    def all_run(self) -> None:
+        """The workers of all in the newest round run."""
+        waiting, self._at_next_round = self._at_next_round, {}
+        for do in waiting.values():
+            do()
+
+    def trains(self, member: SimulatedMember) -> bool:
+        """Whether the others wait for it at the end of a step: it is in no replica group that is being formed."""
+        round = member.round
+        return round is None or round.trains(member.name)
+
     def blame(self, member: SimulatedMember, cause: str) -> None:
         """What stands still from now on does so for this fault."""
         self.struck[member.node] = cause
+        if not self.trains(member):
+            return
         if self.training.runs:
             self.books.cause = cause
         elif self.books.phase not in (None, LostTo.SAVE):
             self.books.broke(self.now, cause)
 
-    def hold_up(self, what: object, cause: str) -> None:
-        """All wait, with every process alive."""
-        if self.training.runs:
+    def slow_by(self, member: SimulatedMember, *, infrastructure: bool) -> object:
+        """What is to blame for a slow rank of the member's: the machine, or what the rank has to do anywhere."""
+        machine, round = self.machine_of(member), self.training.round
+        share = round.share_of(member.name) if round is not None else None
+        if infrastructure or share is None:
+            return machine
+        return SlowRank(share.first_rank + machine.number % share.local_size)
+
+    def hold_up(self, member: SimulatedMember, what: object, cause: str) -> None:
+        """All wait for something that befell the member, with every process alive."""
+        if self.training.runs and self.trains(member):
             self.training.pause(what)
             self.books.broke(self.now, cause)
 
@@ -231,7 +303,7 @@ class FleetWorld(World):
         for machine in self.cluster.sent:
             kinds = list(machine.defects.values()) or self.gone.pop(machine.node, [])
             times = [each.repair for each in kinds] or [self.scenario.times.inspect]
-            self.after(max(each.drawn(self.draw) for each in times), partial(self._repaired, machine))
+            self.after(max(each.drawn(machine.draw) for each in times), partial(self._repaired, machine))
         self.cluster.sent.clear()
 
     def _repaired(self, machine: Machine) -> None:
@@ -245,8 +317,31 @@ class FleetWorld(World):
         self._follow_phase()
 
     def is_cut(self, round: Round) -> bool:
-        """Whether some of the round's members cannot reach the others."""
-        return any(not names.isdisjoint(round.names) for names in self.cut.values())
+        """Whether some of those that train in the round cannot reach the others."""
+        return any(round.trains(name) for names in self.cut.values() for name in names)
+
+    def is_apart(self, members: Iterable[SimulatedMember]) -> bool:
+        away = set().union(*self.cut.values())
+        return bool(away) and any(each.name in away for each in members)
+
+    def tell_ready(self, members: Sequence[SimulatedMember], epoch: int) -> None:
+        told = MembersReady(tuple([MemberReady(each.name, epoch) for each in members]))
+        self.after(self.tempo.message_s(), lambda: self.carry_out(self.job.record(told, self.now)))
+
+    def cut_off(self, round: Round) -> list[object]:
+        """What holds up nobody who trains in the round, though it is not over."""
+        return [what for what, names in self.cut.items() if not any(round.trains(name) for name in names)]
+
+    def fault_of_newcomers(self, round: Round) -> str:
+        """For which fault a replica group had to be formed that comes in with the round."""
+        came = [self._owed.pop(each.epoch) for each in round.groups if each.trains and each.epoch in self._owed]
+        return came[0] if came else PLANNED
+
+    def copied(self, members: Iterable[SimulatedMember]) -> None:
+        """They have the state of others now: what was wrong with theirs is gone."""
+        for member in members:
+            member.wrong.clear()
+            self.wrong.pop(member.name, None)
 
     def wrong_in(self, round: Round) -> list[str]:
         """The members of the round whose parameters are not what they should be."""
@@ -267,7 +362,7 @@ class FleetWorld(World):
         """A test that nobody waits for is answered where it could find something: there are many of the others."""
         trial, machine = self.job.state.trials.get(member.name), self.machine_of(member)
         if trial is None or trial.bars or machine.defects or self.has_ranks(member.name):
-            member.examine(wanted)
+            member.tests.ask(wanted)
         else:
             self._unanswered[member.name] = wanted
 
@@ -275,7 +370,7 @@ class FleetWorld(World):
         """Something is wrong with a member without ranks: its next test may find it."""
         if (wanted := self._unanswered.pop(name, None)) is not None and name in self.members:
             within_s = self.draw.uniform(0.0, self.policy.corruption.self_test_every_s)
-            self.after(within_s, partial(self.members[name].examine, wanted))
+            self.after(within_s, partial(self.members[name].tests.ask, wanted))
 
     def verdict_of(self, member: SimulatedMember) -> Verdict:
         """A device that is broken is found by some tests, and not by others."""
@@ -302,7 +397,12 @@ class FleetWorld(World):
     def _shown(self, desired: Desired) -> None:
         if isinstance(desired, Round):
             self.rounds += 1
-            self.spares_used += 0 if self._entered is None else len(desired.names - self._entered.names)
+            self.spares_used += len(desired.names - self._ever) if self._ever else 0
+            self._ever |= desired.names
+            if desired.goes_on and any(each.epoch == desired.number for each in desired.groups):
+                self._owed[desired.number] = self.books.cause or self._blamed()
+            there = {each.epoch for each in desired.groups}
+            self._owed = {epoch: cause for epoch, cause in self._owed.items() if epoch in there}
 
     def _blamed(self) -> str:
         """Which fault the watchdog acts upon, where training still went on."""
@@ -317,7 +417,7 @@ class FleetWorld(World):
     def _follow_phase(self) -> None:
         """In which phase of a recovery the job is, while nobody makes a step or is about to."""
         state, books = self.job.state, self.books
-        if books.phase is None or self.training.round is not None:
+        if books.phase is None or self.training.is_forming:
             return
         phase = LostTo.DETECT
         if state.phase is JobPhase.FAILED:

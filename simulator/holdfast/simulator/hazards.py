@@ -1,25 +1,38 @@
 """When faults come, and to whom: drawn by their rates, each kind from numbers of its own.
 
-So a seed gives the same faults whatever the policy makes of them, and two policies can be compared on them.
+So a seed gives the same faults whatever the policy makes of them, and two policies can be compared on them; a
+machine of a larger fleet fails when it does in a smaller one.
 """
 
 import random
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Final
+
+import msgspec
 
 from holdfast.simulator.fault import Fault, FaultRate, Happening, Symptom
 from holdfast.simulator.fleetworld import BEFORE_S, FleetWorld
 from holdfast.simulator.machines import Machine
 from holdfast.simulator.scenario import DAY_S, Scenario
-from holdfast.simulator.strikes import OF_WORKERS, STRIKES, behind, slow_storage
+from holdfast.simulator.strikes import OF_NO_MACHINE, OF_WORKERS, STRIKES, behind, slow_storage
 
 # How long whoever is struck is watched, unless it takes longer to find out what is wrong.
 WATCHED_S = 8.0
-TRIED_AGAIN_S = 5.0
+FIRST_BLOCK: Final = 8
+
+
+def blocks(count: int) -> Iterator[range]:
+    """The numbers of so many machines, and maybe of more, in blocks that are the same ones whatever `count` is."""
+    block = range(FIRST_BLOCK)
+    while block.start < count:
+        yield block
+        block = range(block.stop, 2 * block.stop)
 
 
 class Hazards:
-    """What befalls one run. `counted` is how often each fault came to a machine with ranks, by its name.
+    """What befalls one run. `counted` is how often each fault came to machines with ranks, by its name.
 
     Machines fail whether they have ranks or not. What is wrong with one that has none shows once it has some.
     """
@@ -28,20 +41,20 @@ class Hazards:
         self.counted: Counter[str] = Counter({fault.name: 0 for fault in scenario.faults})
         self._world = world
         for fault in scenario.faults:
-            if fault.rate > 0.0:
-                draw = random.Random(f"{seed} {fault.name}")
-                self._next(fault, draw, DAY_S * 1000.0 / (fault.rate * len(world.cluster.all)))
+            for block in blocks(len(world.cluster.all)) if fault.rate > 0.0 else ():
+                self._next(fault, block, random.Random(f"{seed} {fault.name} {block.start}"))
         for given in scenario.happenings:
             world.after(given.at_s, partial(self._happens, given))
 
-    def _next(self, fault: FaultRate, draw: random.Random, apart_s: float) -> None:
-        self._world.after(draw.expovariate(1.0 / apart_s), partial(self._comes, fault, draw, apart_s))
+    def _next(self, fault: FaultRate, block: range, draw: random.Random) -> None:
+        per_s = fault.rate * len(block) / (1000.0 * DAY_S)
+        self._world.after(draw.expovariate(per_s), partial(self._comes, fault, block, draw))
 
-    def _comes(self, fault: FaultRate, draw: random.Random, apart_s: float) -> None:
-        place, infrastructure = draw.random(), draw.random() < fault.infrastructure
-        self._next(fault, draw, apart_s)
-        machine = self._world.cluster.all[int(place * len(self._world.cluster.all))]
-        self._befall(fault, machine, infrastructure=infrastructure)
+    def _comes(self, fault: FaultRate, block: range, draw: random.Random) -> None:
+        number, infrastructure = block[int(draw.random() * len(block))], draw.random() < fault.infrastructure
+        self._next(fault, block, draw)
+        if number < len(self._world.cluster.all):
+            self._befall(fault, self._world.cluster.all[number], infrastructure=infrastructure)
 
     def _happens(self, given: Happening) -> None:
         machine = self._with_ranks() if given.node is None else self._world.cluster.all[given.node]
@@ -57,52 +70,65 @@ class Hazards:
         return world.cluster.of(world.draw.choice(round.ranks).node)
 
     def _befall(self, fault: Fault, machine: Machine, *, infrastructure: bool, comes_again: bool = True) -> None:
-        if machine.away:
-            return  # it is being repaired, and will be as good as new
-        if machine.member is not None and self._world.has_ranks(machine.member):
+        world = self._world
+        # Who is being repaired will be as good as new.
+        hit = [each for each in behind(world, machine, fault) if not each.away]
+        if any(each.member is not None and world.has_ranks(each.member) for each in hit):
             self.counted[fault.name] += 1
+        infrastructure &= fault.symptom not in OF_NO_MACHINE
         if infrastructure:
-            machine.defects[fault.name] = fault
-            if machine.member is not None and not self._world.has_ranks(machine.member):
-                self._world.break_spare(machine.member)
+            defect = msgspec.structs.replace(fault)  # this one, and not another of its kind
+            for each in hit:
+                each.defects[fault.name] = defect
+                if each.member is not None and not world.has_ranks(each.member):
+                    world.break_spare(each.member)
             if comes_again:
-                self._world.after(fault.again.drawn(self._world.draw), partial(self._again, fault, machine))
-        self._strike(fault, machine, infrastructure=infrastructure)
+                self._comes_again(defect, hit, machine.draw)
+        self._strike(fault, hit, machine.draw, infrastructure=infrastructure)
 
-    def _again(self, fault: Fault, machine: Machine) -> None:
-        """It shows once more, while the machine is not repaired."""
-        if machine.defects.get(fault.name) is not fault:
-            return
-        self._world.after(fault.again.drawn(self._world.draw), partial(self._again, fault, machine))
-        self._strike(fault, machine, infrastructure=True)
+    def _comes_again(self, defect: Fault, hit: Sequence[Machine], draw: random.Random) -> None:
+        self._world.after(defect.again.drawn(draw), partial(self._again, defect, hit, draw))
 
-    def _strike(self, fault: Fault, machine: Machine, *, infrastructure: bool) -> None:
+    def _again(self, defect: Fault, hit: Sequence[Machine], draw: random.Random) -> None:
+        """It shows once more, on those that are not repaired."""
+        left = [each for each in hit if each.defects.get(defect.name) is defect]
+        if left:
+            self._comes_again(defect, left, draw)
+            self._strike(defect, left, draw, infrastructure=True)
+
+    def _strike(self, fault: Fault, hit: Sequence[Machine], draw: random.Random, *, infrastructure: bool) -> None:
         world = self._world
         world.training.agree()
-        if fault.symptom is Symptom.STORAGE_SLOW:  # it is of no machine
-            slow_storage(world, fault)
+        if fault.symptom is Symptom.STORAGE_SLOW:
+            slow_storage(world, fault, draw)
             return
-        hit = behind(world, machine, fault)
         names = [each.member for each in hit if each.member is not None and world.has_ranks(each.member)]
-        if names:
-            world.watch(names, BEFORE_S + WATCHED_S)
-        world.after(BEFORE_S, partial(self._hits, fault, names, infrastructure=infrastructure))
+        self._befall_members(
+            fault, self._ready(fault, names, infrastructure=infrastructure), infrastructure=infrastructure
+        )
 
-    def _befall_member(self, fault: Fault, name: str, *, infrastructure: bool) -> None:
-        """Once its workers run, if it has ranks then."""
+    def _befall_members(self, fault: Fault, names: Sequence[str], *, infrastructure: bool) -> None:
+        """Those of them that have ranks, in a moment: until then they are watched as they are."""
         world = self._world
-        if world.has_ranks(name) and world.runs_workers(world.members[name]):
-            world.watch((name,), BEFORE_S + WATCHED_S)
-        world.after(BEFORE_S, partial(self._hits, fault, [name], infrastructure=infrastructure))
+        if there := [name for name in names if world.has_ranks(name)]:
+            world.watch(there, BEFORE_S + WATCHED_S)
+            world.after(BEFORE_S, partial(self._hits, fault, there, infrastructure=infrastructure))
+
+    def _ready(self, fault: Fault, names: Sequence[str], *, infrastructure: bool) -> list[str]:
+        """Those that the fault can befall now; the others it does as soon as their workers run."""
+        world, ready = self._world, []
+        for name in names:
+            if fault.symptom in OF_WORKERS and not world.runs_workers(world.members[name]):
+                again = partial(self._befall_members, fault, (name,), infrastructure=infrastructure)
+                world.at_next_round((fault.name, name), again)
+            else:
+                ready.append(name)
+        return ready
 
     def _hits(self, fault: Fault, names: list[str], *, infrastructure: bool) -> None:
         world = self._world
-        for name in names:
-            if not world.has_ranks(name):
-                continue
-            if fault.symptom in OF_WORKERS and not world.runs_workers(world.members[name]):
-                again = partial(self._befall_member, fault, name, infrastructure=infrastructure)
-                world.after(TRIED_AGAIN_S, again)
-            else:
+        there = [name for name in names if world.has_ranks(name)]
+        for name in self._ready(fault, there, infrastructure=infrastructure):
+            if world.has_ranks(name):  # what befell one before may have taken it along
                 world.machine_of(world.members[name]).shown |= infrastructure
                 STRIKES[fault.symptom](world, world.members[name], fault, infrastructure=infrastructure)

@@ -12,9 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from holdfast.api.membership import SaveWanted
+from holdfast.api.policy import SlowAction
 from holdfast.api.round import Round
+from holdfast.api.telemetry import StepWork
 from holdfast.simulator.machines import Machine
 from holdfast.simulator.outcome import LostTo
+from holdfast.simulator.slowness import FOUND_STEPS, LASTS_S, LASTS_STEPS, Slowness, SlowRank
 from holdfast.simulator.world.member import SimulatedMember
 from holdfast.simulator.world.training import Found, Training
 
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
 # What is due at the end of a step is due a little behind it, so that rounding never puts it before.
 BEHIND_S: Final = 1e-6
 WHOLE: Final = 1e-7
+# Replica groups average at the end of a step: so much of it is left when they wait for one another.
+TO_AVERAGE: Final = 0.01
+AVERAGE: Final = "average"
 
 
 class Lockstep(Training):
@@ -41,14 +47,27 @@ class Lockstep(Training):
         self.turn = 0  # grows with every round that begins or ends
         self._pace = 0  # grows whenever what is due at a step is due at another time than was thought
         self._due: dict[str, tuple[int, Callable[[int], None]]] = {}
-        self.slow: dict[object, tuple[str, float]] = {}  # what makes steps longer now: its cause, and how much
+        self.slowness = Slowness()
         self.agreed = 0  # the newest step after which replicas are known to have been alike
         self.held: set[object] = set()  # what keeps everybody from making one, though all are there
+        self.coming: Round | None = None  # the newest round into which replica groups go on
+        self.lacks = False  # whether a replica group is gone that the others wait for at the end of the step
+        self._meets = False  # whether those that go on meet anew, and copy
 
     @property
     def pace_s(self) -> float:
         """What a step takes now."""
-        return self.step_time_s * max([1.0, *(factor for _, factor in self.slow.values())])
+        return self.step_time_s * self.slowness.factor
+
+    @property
+    def left_s(self) -> float:
+        """How long the step takes that is being made, from here on."""
+        return (math.floor(self.done + WHOLE) + 1 - self.done) * self.pace_s
+
+    @property
+    def is_forming(self) -> bool:
+        """Whether steps are made, or all are there to make one soon."""
+        return self.round is not None and (AVERAGE not in self.held or self._meets)
 
     @property
     def step(self) -> int:
@@ -62,17 +81,24 @@ class Lockstep(Training):
         if self.runs and now > self._at:
             took_s, steps = now - self._at, (now - self._at) / self.pace_s
             useful_s = steps * self.step_time_s
-            slowest = max(self.slow.values(), key=lambda each: each[1], default=("", 1.0))[0]
-            self.world.books.train(useful_s, took_s - useful_s, slowest)
+            self.world.books.train(useful_s, took_s - useful_s, self.slowness.cause)
+            self.slowness.make(steps)
             self.done, self._at = self.done + steps, now
 
     # rounds
 
     def _stand(self, round: Round) -> None:
+        self.world.all_run()
+        if round.goes_on and self.holders:
+            self._regroup(round)
+            return
         self.stop()
         self.round, self.begins = round, self.step  # of this round there is no step yet
-        meet = partial(self._load, round, self.turn)
-        self.world.after(self.world.tempo.meet_s(len(round.ranks)), meet)
+        tempo, meet = self.world.tempo, partial(self._load, round, self.turn)
+        if round.groups:  # each by itself, and then all of them
+            self.world.after(tempo.meet_s(round.groups[0].members) + tempo.regroup_s(round), meet)
+        else:
+            self.world.after(tempo.meet_s(len(round.ranks)), meet)
 
     def _load(self, round: Round, turn: int) -> None:
         if turn != self.turn:
@@ -98,21 +124,27 @@ class Lockstep(Training):
         if turn != self.turn or self.round is None:
             return
         round = self.round
+        self.slowness.begin()
         self.runs, self._at = True, self.world.now
         self.world.books.trains(self.world.now, self.pace_s)
         self.world.see_first_step(self.pace_s)
-        if every := round.save_every:
-            self._at_step("save every", self._next(every), lambda step: self._save_every(round, step))
+        self.see_slow()
+        self._expect_save(self.step)
         self.agreed = self.begins
         self.expect_difference()
         if round.number in self._wanted:
-            self._at_step("save", self.step + 1, partial(self._save, round))
+            self._at_step("save", self.step + 1, self._save)
+        if round.groups:
+            self.holders = _training(round)
+        if self.coming is not None:
+            self._at_average()
 
     def stop(self) -> None:
         """No step is made any more: somebody is missing, or the round is over."""
         if self.round is not None and self.step > self.begins:
             self.world.memory.note(self.round, self.step)
-        self.runs, self.round = False, None
+        self.runs, self.round, self.coming = False, None, None
+        self.lacks, self._meets, self.holders = False, False, frozenset()
         self.held.clear()
         self._due.clear()
         self.turn += 1
@@ -120,13 +152,110 @@ class Lockstep(Training):
 
     def changed(self, member: SimulatedMember) -> None:
         round = self.round
-        if round is not None and member.name in round.names and not self.is_in(member, round):
+        if round is None or not round.trains(member.name) or self.is_in(member, round):
+            return
+        if self.holders:
+            self._lack(round)
+        else:
             self.left()
 
     def left(self) -> None:
         """The round is over for some of its members, and so for all."""
         self.stop()
         self.world.stands_still()
+
+    # replica groups that go on
+
+    def _lack(self, round: Round) -> None:
+        """A group is gone. The others find out at the end of the step, and complete it with what they have."""
+        if AVERAGE in self.held:
+            self._meets = False
+            self.turn += 1
+            self.world.stands_still()
+        elif not self.lacks:
+            self.lacks = True
+            self.advance()
+            rest = round.training - round.groups[0].members
+            made_s = (self.done - self.step) * self.step_time_s
+            self.world.books.shrink(made_s, rest / self.world.policy.members_wanted)
+            self._at_average()
+
+    def hear(self, coming: Round) -> None:
+        """Members of groups that train were shown a round into which they go on."""
+        if self.round is None:
+            return
+        self.coming = coming
+        if AVERAGE in self.held:
+            self._take_up(coming)
+        elif self.held - {"save"}:  # they stand there already, for whatever it is
+            self._wait(self.step)
+        else:
+            self._at_average()
+
+    def _hear(self, member: SimulatedMember, coming: Round) -> None:
+        round = self.round
+        if round is None or round.number != member.entered or AVERAGE in self.held or self.newest >= coming.number:
+            member.go_on()
+        else:
+            self.hear(coming)
+
+    def _at_average(self) -> None:
+        """They wait for one another before the step that is being made ends."""
+        self._at_step(AVERAGE, self.step + 1, self._wait)
+
+    def _wait(self, step: int) -> None:
+        coming = self.coming
+        self._due.pop(AVERAGE, None)
+        self.pause(AVERAGE)
+        if self.lacks or self.held != {AVERAGE}:
+            self.world.stands_still()
+        elif coming is not None:
+            self.world.books.regroup(self.world.now, self.world.fault_of_newcomers(coming))
+        if coming is not None:
+            self._take_up(coming)
+
+    def _take_up(self, coming: Round) -> None:
+        self.world.take_up(coming, coming.trains)
+
+    def _regroup(self, round: Round) -> None:
+        """All of them are in the round: they meet anew, and those that come in copy the state."""
+        self.advance()
+        self.runs, self.round, self.begins = False, round, self.step
+        self.held.add(AVERAGE)
+        self._meets = True
+        self.turn += 1
+        self.world.books.turn(LostTo.RESTART, self.world.now)
+        self.world.after(self.world.tempo.regroup_s(round), partial(self._copy, round, self.turn))
+
+    def _copy(self, round: Round, turn: int) -> None:
+        if turn != self.turn:
+            return
+        if self.world.is_cut(round):
+            self.world.after(1.0, partial(self._copy, round, turn))
+            return
+        newcomers = self.newcomers(round)
+        if newcomers:
+            self.world.books.turn(LostTo.RESTORE, self.world.now)
+        copies_s = self.world.tempo.state_s() if newcomers else 0.0
+        self.world.after(copies_s, partial(self._goes_on, round, turn, newcomers))
+
+    def _goes_on(self, round: Round, turn: int, newcomers: list[SimulatedMember]) -> None:
+        if turn != self.turn:
+            return
+        self._meets = False  # had anybody gone meanwhile, it would be another turn
+        self.world.copied(newcomers)
+        self.holders, self.lacks = _training(round), False
+        self.held.difference_update(self.world.cut_off(round))
+        if self.coming is not None and self.coming.number <= round.number:
+            self.coming = None
+        if self.held != {AVERAGE}:
+            self.world.books.turn(LostTo.DETECT, self.world.now)
+        self.go_on(AVERAGE)
+        self.world.see_first_step(self.left_s)
+        if round.number in self._wanted:
+            self._at_step("save", self.step + 1, self._save)
+        if self.coming is not None:
+            self._at_average()
 
     # what makes it stand still or slow for a while
 
@@ -144,26 +273,27 @@ class Lockstep(Training):
             self.held.remove(what)
             if not self.held and self.round is not None:
                 self.runs, self._at = True, self.world.now
-                self.world.books.trains(self.world.now, self.pace_s)
+                self.world.books.trains(self.world.now, self.left_s)
                 self._due_anew()
 
     def slow_down(self, what: object, cause: str, factor: float) -> None:
         """From now on steps take longer for the sake of `what`."""
         self.advance()
-        self.slow[what] = cause, factor
+        self.slowness.now[what] = cause, factor
         self._due_anew()
 
     def speed_up(self, what: object) -> None:
         """They do not any more."""
         self.advance()
-        if self.slow.pop(what, None) is not None:
+        if self.slowness.now.pop(what, None) is not None:
             self._due_anew()
 
     def forget_slow(self, round: Round) -> None:
         """Machines that have no ranks in the round slow nobody down."""
-        ranked = {share.node for share in round.ranks} if self.slow else set()
-        for what in [each for each in self.slow if isinstance(each, Machine) and each.node not in ranked]:
-            self.speed_up(what)
+        slow = [each for each in self.slowness.now if isinstance(each, Machine)]
+        ranked = {share.node for share in round.ranks[: round.training]} if slow else set()
+        for machine in [each for each in slow if each.node not in ranked]:
+            self.speed_up(machine)
 
     def look(self, member: SimulatedMember) -> None:
         step = self.step
@@ -173,6 +303,23 @@ class Lockstep(Training):
             member.step, member.progress_at = step, self.world.now - (self.done - step) * self.pace_s
         elif member.step != step:
             member.step, member.progress_at = step, self._at - (self.done - step) * self.pace_s
+
+    def see_slow(self) -> None:
+        """Whoever has slow ranks now is looked at for as long as it takes to find them."""
+        round = self.round
+        slow = list(self.slowness.now) if round is not None else []
+        names = [each.member for each in slow if isinstance(each, Machine) and each.member is not None]
+        shares = (round.member_of(each.rank) for each in slow if isinstance(each, SlowRank) and round is not None)
+        names += [share.member for share in shares if share is not None]
+        may_move = self.world.policy.straggler.action is not SlowAction.REPORT
+        if names:
+            self.world.watch(names, LASTS_S + LASTS_STEPS * self.pace_s if may_move else FOUND_STEPS * self.pace_s)
+
+    def work_of(self, member: SimulatedMember, local: int, rank: int) -> StepWork | None:
+        self.advance()
+        machine = self.world.machine_of(member)
+        blamed = (machine,) if local == machine.number % len(member.workers) else ()
+        return self.slowness.work(rank, self.step_time_s, SlowRank(rank), *blamed)
 
     # what is due at a step
 
@@ -191,7 +338,8 @@ class Lockstep(Training):
     def _schedule(self, name: str) -> None:
         if self.runs:
             self.advance()
-            in_s = max(0.0, (self._due[name][0] - self.done) * self.pace_s) + BEHIND_S
+            early = TO_AVERAGE if name == AVERAGE else 0.0
+            in_s = max(0.0, (self._due[name][0] - early - self.done) * self.pace_s) + BEHIND_S
             self.world.after(in_s, partial(self._reached, name, self._pace))
 
     def _reached(self, name: str, pace: int) -> None:
@@ -205,15 +353,24 @@ class Lockstep(Training):
         super().want(wanted)
         round = self.round
         if round is not None and wanted.round == round.number and self.runs:
-            self._at_step("save", self.step + 1, partial(self._save, round))
+            self._at_step("save", self.step + 1, self._save)
 
-    def _save_every(self, round: Round, step: int) -> None:
-        self._at_step("save every", step + (round.save_every or 0), partial(self._save_every, round))
-        self._save(round, step)
+    def _expect_save(self, after: int) -> None:
+        """The next one without being asked: the job's policy says after how many steps, the script may as well."""
+        assert self.round is not None
+        if periods := {self.round.save_every or 0, self.world.scenario.script_saves} - {0}:
+            self._at_step("save every", min((after // each + 1) * each for each in periods), self._save_every)
 
-    def _save(self, round: Round, step: int) -> None:
+    def _save_every(self, step: int) -> None:
+        if self.round is not None:
+            self._expect_save(step)
+        self._save(step)
+
+    def _save(self, step: int) -> None:
         """All stand still for the copy of their state; a thread writes it while they train on."""
         self.agree()
+        round = self.round
+        assert round is not None
         wanted = self._wanted.pop(round.number, None)
         tempo, turn = self.world.tempo, self.turn
         stall_s, took_s = tempo.save_stall_s(), tempo.commit_s()
@@ -255,8 +412,13 @@ class Lockstep(Training):
         """Where parameters are not what they should be, that shows when replicas are next compared."""
         round = self.round
         if round is not None and self.runs and round.fingerprint_every and self.world.wrong_in(round):
-            self._at_step("compare", self._next(round.fingerprint_every), partial(self._compare, round))
+            self._at_step("compare", self._next(round.fingerprint_every), self._compare)
 
-    def _compare(self, round: Round, step: int) -> None:
-        self.world.differ(round, step)
+    def _compare(self, step: int) -> None:
+        assert self.round is not None
+        self.world.differ(self.round, step)
         self.expect_difference()
+
+
+def _training(round: Round) -> frozenset[str]:
+    return frozenset([share.member for share in round.ranks[: round.training]])

@@ -1,17 +1,20 @@
 """The machines of a simulated fleet: who is where, what is wrong with whom, and who is away for repair."""
 
+import random
 from collections import deque
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from holdfast.simulator.fault import Fault
 from holdfast.simulator.scenario import Fleet
 from holdfast.simulator.world.cluster import Cluster, Supplied
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Machine:
-    """One machine. `defects` are what is wrong with it until it is repaired, and when each showed first."""
+    """One machine of the run `seed`. `defects` are what is wrong with it until it is repaired, by name."""
 
+    seed: int
     number: int
     rack: int
     switch: int
@@ -19,6 +22,11 @@ class Machine:
     member: str | None = None  # the pod on it
     away: bool = False
     shown: bool = False  # its defects have done harm
+
+    @cached_property
+    def draw(self) -> random.Random:
+        """How long what befalls it lasts: numbers of its own, so that another policy draws the same ones."""
+        return random.Random(f"{self.seed} {self.node}")
 
     @property
     def node(self) -> str:
@@ -29,10 +37,10 @@ class Machine:
 class Machines(Cluster):
     """As many as the job has nodes and spares, and those that the cluster has besides."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, seed: int) -> None:
         super().__init__()
         count = fleet.nodes + fleet.spares + fleet.free
-        self.all = [Machine(each, each // fleet.rack, each // fleet.switch) for each in range(count)]
+        self.all = [Machine(seed, each, each // fleet.rack, each // fleet.switch) for each in range(count)]
         self._idle = deque(self.all)
         self._pods = 0
         self.sent: list[Machine] = []  # taken out of the job since somebody looked last

@@ -7,6 +7,7 @@ and hits nobody where the machine has no ranks any more.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from statistics import fmean, median
 from typing import Final
 
@@ -54,14 +55,13 @@ STEP_S: Final = 10.0
 
 
 class Really(msgspec.Struct, frozen=True):
-    """What became of the run, in seconds of the whole job but for counts. `lost_s` is by phase; `gpu_hours` are of
-    all its members, `trained_gpu_hours` of steps that were kept.
+    """What became of the run, in seconds of the whole job but for counts. `lost_s` is by phase;
+    `trained_gpu_hours` are of steps that were kept.
     """
 
     elapsed_s: float
     trained_s: float
     lost_s: dict[str, float]
-    gpu_hours: float
     trained_gpu_hours: float
     evictions: int
     pages: int
@@ -72,7 +72,7 @@ class Really(msgspec.Struct, frozen=True):
 class Recorded(msgspec.Struct, frozen=True):
     """`policy` is the last that the run had, `nodes` how many had joined in all. `left_out` counts the incidents,
     by kind, and interventions that are not lived through again. `snapshots`: a round went on from memory, or
-    none had to.
+    none had to. `script_saves`: after so many steps the script saved by itself; 0: it did not.
     """
 
     job: str
@@ -84,10 +84,12 @@ class Recorded(msgspec.Struct, frozen=True):
     step_s: float
     left_out: dict[str, int]
     snapshots: bool = True
+    script_saves: int = 0
 
     def scenario(self, policy: Policy) -> Scenario:
-        """The same faults under a policy. Its size and spares are the policy's; the script is the run's, and keeps
-        snapshots in memory only if it did. Nobody suspends it, and no queue holds it back.
+        """The same faults under a policy, of whose size and spares it is, with as many machines as the run had.
+
+        The script is the run's, and keeps snapshots in memory only if it did. Nobody suspends it or queues it.
         """
         memory = policy.memory if self.snapshots else None
         policy = msgspec.structs.replace(policy, memory=memory, suspend=False, admitted=None)
@@ -95,10 +97,20 @@ class Recorded(msgspec.Struct, frozen=True):
             nodes=policy.nodes_max,
             gpus_per_node=policy.processes_per_node,
             spares=policy.spares,
+            free=max(0, self.nodes - policy.nodes_max - policy.spares),
             gpu_hour=policy.gpu_hour.amount if policy.gpu_hour is not None else None,
         )
         days = self.really.elapsed_s / DAY_S
-        return Scenario(policy, fleet, (), days, step_s=self.step_s, times=self.times, happenings=self.happenings)
+        return Scenario(
+            policy,
+            fleet,
+            (),
+            days,
+            step_s=self.step_s,
+            times=self.times,
+            happenings=self.happenings,
+            script_saves=self.script_saves,
+        )
 
 
 class _Seen:
@@ -113,6 +125,7 @@ class _Seen:
         self.joined: list[tuple[float, str]] = []
         self.departing: list[tuple[float, float, str]] = []
         self.stalls: list[tuple[float | None, float | None]] = []
+        self.own_saves: set[int] = set()  # steps whose checkpoint nobody had asked for
         self.paces: list[float] = []
         self.pages = 0
         self.asked = 0
@@ -135,8 +148,10 @@ class _Seen:
                 self.joined.append((self.at, node))
             case NodeDeparting(node=node):
                 self.departing.append((self.at, step.state.ledger.held_s, node))
-            case CheckpointRecorded(stall_s=stall, took_s=took):
+            case CheckpointRecorded(step=saved, wanted=wanted, stall_s=stall, took_s=took):
                 self.stalls.append((stall, took))
+                if wanted is None:
+                    self.own_saves.add(saved)
             case RestoreReported(tier=tier):
                 self.tiers.add(tier)
             case InterventionRequested():
@@ -171,7 +186,7 @@ def recorded(steps: Iterable[Replayed]) -> Recorded:
         raise InvalidInput(
             Problem("--journal", state.job, "the run has trained no step that was kept; choose another")
         )
-    kept, left_out = _happenings(seen, began, names, state.policy)
+    kept, left_out = _happenings(seen, began, names)
     if seen.asked:
         left_out["Intervention"] = seen.asked
     return Recorded(
@@ -184,7 +199,17 @@ def recorded(steps: Iterable[Replayed]) -> Recorded:
         step_s=median(seen.paces) if seen.paces else STEP_S,
         left_out=left_out,
         snapshots=Tier.MEMORY in seen.tiers or len(seen.trained) < 2,
+        script_saves=_script_saves(seen, state.policy),
     )
+
+
+def _script_saves(seen: _Seen, policy: Policy) -> int:
+    """After how many steps the script saved by itself, as most of its checkpoints were apart; 0 where fewer than
+    two tell of it, or the policy names the steps.
+    """
+    is_policys = policy.interval is not None and policy.interval.steps is not None
+    apart = [after - before for before, after in pairwise(sorted(seen.own_saves))]
+    return round(median(apart)) if apart and not is_policys else 0
 
 
 def _really(seen: _Seen, state: JobState) -> Really:
@@ -202,7 +227,6 @@ def _really(seen: _Seen, state: JobState) -> Really:
         elapsed_s=wall_us / 1e6,
         trained_s=kept.wall_us / 1e6,
         lost_s=lost,
-        gpu_hours=(after.total() - before.total()).gpu_hours,
         trained_gpu_hours=kept.gpu_hours,
         evictions=state.eviction_count - seen.begun.eviction_count,
         pages=seen.pages,
@@ -211,11 +235,9 @@ def _really(seen: _Seen, state: JobState) -> Really:
     )
 
 
-def _happenings(
-    seen: _Seen, began: float, names: Sequence[str], policy: Policy
-) -> tuple[tuple[Happening, ...], dict[str, int]]:
+def _happenings(seen: _Seen, began: float, names: Sequence[str]) -> tuple[tuple[Happening, ...], dict[str, int]]:
     """The faults in order, and what is none, by kind."""
-    numbers = {name: place for place, name in enumerate(names[: policy.nodes_max + policy.spares])}
+    numbers = {name: place for place, name in enumerate(names)}
     left_out: Counter[str] = Counter()
     told: list[Happening] = []
     for at, held, gone in seen.departing:
@@ -262,7 +284,7 @@ def _repair(seen: _Seen, node: str | None, at: float) -> Spread:
 
 def _times(seen: _Seen, really: Really) -> Times:
     """What the watchdog does not decide, as it was in the run where its ledger and checkpoints tell: each round
-    after the first started and loaded as long as all of them did in the mean.
+    after the first started and loaded as long as all of them did in the mean, from wherever they did.
     """
     known = Times()
     stalls = [stall for stall, _ in seen.stalls if stall is not None]
@@ -278,8 +300,8 @@ def _times(seen: _Seen, really: Really) -> Times:
         start_cold_s=max(start, known.start_cold_s),
         join_s=0.0,
         join_per_doubling_s=0.0,
-        load_s=load,
-        load_memory_s=min(load, known.load_memory_s),
+        load_s=load if Tier.CHECKPOINT in seen.tiers or not after else max(load, known.load_s),
+        load_memory_s=load if Tier.MEMORY in seen.tiers else min(load, known.load_memory_s),
         first_step_s=0.0,
         save_stall_s=fmean(stalls) if stalls else known.save_stall_s,
         save_took_s=fmean(tooks) if tooks else known.save_took_s,

@@ -1,10 +1,11 @@
 """A recorded run beside what the simulator makes of it, and beside what another policy would have made of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
+from holdfast.api.errors import InvalidInput, Problem
 from holdfast.simulator.comparison import Comparison, Side, compared
 from holdfast.simulator.estimate import Estimate, estimate
 from holdfast.simulator.outcome import LostTo, Outcome
@@ -12,8 +13,15 @@ from holdfast.simulator.recorded import Really, Recorded
 from holdfast.simulator.scenario import Scenario
 from holdfast.simulator.verdict import losses, lost_gpu_hours
 
-LIKE: Final = {"lost_money": "lost_gpu_hours", "goodput": "lost_minutes"}
-"""Figures that are as far beside the truth as another, which a run's ledger tells."""
+LIKE: Final[Mapping[str, str]] = {
+    "ettr": "ettr",
+    "goodput": "lost_minutes",
+    "lost_minutes": "lost_minutes",
+    "lost_gpu_hours": "lost_gpu_hours",
+    "lost_money": "lost_gpu_hours",
+    "pages": "pages",
+}
+"""What another policy can be judged by, and the figure of the run that says how far the simulator is beside it."""
 
 
 class Reproduced(msgspec.Struct, frozen=True):
@@ -30,9 +38,9 @@ class Reproduced(msgspec.Struct, frozen=True):
 
 
 class Relived(msgspec.Struct, frozen=True):
-    """`error_minutes` is by how many minutes of lost time the simulator is beside the run: a difference between
-    two policies that is no larger says nothing. `says` is what it comes to: "better", "worse" or "noise" under the
-    new policy, empty without one.
+    """`error` is how far the simulator is beside the run in the figure `by`, `differs` how far the new policy is
+    from the old one in it: a difference that is no larger than the error says nothing. `says` is what it comes to:
+    "better", "worse" or "noise" under the new policy, empty without one.
     """
 
     job: str
@@ -40,39 +48,50 @@ class Relived(msgspec.Struct, frozen=True):
     happenings: int
     left_out: dict[str, int]
     reproduced: tuple[Reproduced, ...]
-    error_minutes: float
+    by: str
+    error: float
     comparison: Comparison | None = None
+    differs: float = 0.0
     says: str = ""
 
 
+def judged_by(by: str) -> str:
+    """The figure of a run that says how far to believe what is judged by `by`. Raises InvalidInput for none."""
+    if by not in LIKE:
+        fix = f"of a run that was, give one that its journal tells: {', '.join(LIKE)}"
+        raise InvalidInput(Problem("--by", by, fix))
+    return LIKE[by]
+
+
 def replayed(run: Recorded, old: Side, new: Side | None, by: str) -> Relived:
-    """Raises InvalidInput as `compared`."""
+    """Raises InvalidInput as `compared` and `judged_by`."""
+    like = judged_by(by)
     told = tuple(_reproduced(run.really, old.scenario, old.outcomes))
-    lost = next(each for each in told if each.name == "lost_minutes")
+    error = next(abs(each.off) for each in told if each.name == like)
     comparison = compared(old, new, by) if new is not None else None
+    differs = comparison.of(like).change.mean if comparison is not None else 0.0
+    says = ""
+    if comparison is not None:
+        is_noise = not comparison.winner or abs(differs) <= error
+        says = "noise" if is_noise else "worse" if comparison.winner == old.says else "better"
     return Relived(
         job=run.job,
         days=old.scenario.days,
         happenings=len(run.happenings),
         left_out=run.left_out,
         reproduced=told,
-        error_minutes=abs(lost.off),
+        by=like,
+        error=error,
         comparison=comparison,
-        says=_says(comparison, told, new.says) if comparison is not None and new is not None else "",
+        differs=differs,
+        says=says,
     )
 
 
-def _says(comparison: Comparison, told: Sequence[Reproduced], new: str) -> str:
-    """Beyond the noise of the seeds, and beyond what the simulator is beside the truth in what decides."""
-    like = LIKE.get(comparison.by, comparison.by)
-    error = next((abs(each.off) for each in told if each.name == like), 0.0)
-    if not comparison.winner or abs(comparison.of(like).change.mean) <= error:
-        return "noise"
-    return "better" if comparison.winner == new else "worse"
-
-
 def _reproduced(really: Really, scenario: Scenario, outcomes: Sequence[Outcome]) -> list[Reproduced]:
-    minutes = (really.elapsed_s - really.trained_s) / 60.0
+    minutes, fleet = (really.elapsed_s - really.trained_s) / 60.0, scenario.fleet
+    # As of a simulated run: those that the policy wants, all the time.
+    held = (fleet.nodes + fleet.spares) * fleet.gpus_per_node * really.elapsed_s / 3600.0
     told = [
         Reproduced("ettr", really.trained_s / really.elapsed_s, estimate([each.ettr for each in outcomes])),
         Reproduced(
@@ -82,7 +101,7 @@ def _reproduced(really: Really, scenario: Scenario, outcomes: Sequence[Outcome])
         ),
         Reproduced(
             "lost_gpu_hours",
-            really.gpu_hours - really.trained_gpu_hours,
+            held - really.trained_gpu_hours,
             estimate([lost_gpu_hours(each, scenario) for each in outcomes]),
         ),
         Reproduced("evictions", really.evictions, estimate([float(each.right + each.wrong) for each in outcomes])),

@@ -5,15 +5,17 @@ watch a round of those that are in sight, with ranks of its own, counted from ze
 names the ranks of the real one. Nobody else is watched, and so nobody else's silence is a loss.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
 from holdfast.api.event import Event, FindingMade
 from holdfast.api.finding import Finding, Subject
 from holdfast.api.policy import Policy
-from holdfast.api.round import MemberRanks, Round
+from holdfast.api.round import MemberRanks, ReplicaGroup, Round
 from holdfast.api.telemetry import NodeEvent, NodeReport, RankSample
+from holdfast.watchdog.brain.groups import by_group
 from holdfast.watchdog.detectors import detectors_for
 from holdfast.watchdog.detectors.detector import CollectiveBroke, Exited, Reported, RoundStarted, Sample
 from holdfast.watchdog.detectors.progress import Progress
@@ -58,15 +60,15 @@ class Sight(Senses):
         self._ours.clear()
         self._real.clear()
         shares: list[MemberRanks] = []
-        for share in (shown.share_of(name) for name in self._seen):
-            if share is None:
-                continue
+        seen = [share for share in map(shown.share_of, self._seen) if share is not None]
+        for share in sorted(seen, key=_first_rank):
             first = len(self._real)
             for local in range(share.local_size):
                 self._ours[share.first_rank + local] = first + local
                 self._real[first + local] = share.first_rank + local
             shares.append(replace(share, first_rank=first))
-        return replace(shown, ranks=tuple(shares), memory=None, fresh_ranks=())
+        groups = tuple(_groups_of_those_in_sight(shown, seen)) if shown.groups else ()
+        return replace(shown, ranks=tuple(shares), memory=None, fresh_ranks=(), groups=groups)
 
     def _report(self, report: NodeReport) -> NodeReport:
         ours = self._ours
@@ -86,6 +88,21 @@ class Sight(Senses):
         if subject.rank is None:
             return subject
         return replace(subject, rank=self._real.get(subject.rank, subject.rank))
+
+
+def _first_rank(share: MemberRanks) -> int:
+    return share.first_rank
+
+
+def _groups_of_those_in_sight(shown: Round, seen: Sequence[MemberRanks]) -> Iterator[ReplicaGroup]:
+    """The replica groups of the round of which somebody is in sight, with so many members."""
+    seats = [seat.group for seat in (shown.seat_of(share.member) for share in seen) if seat is not None]
+    members = Counter([seat.first_rank for seat in seats if seat is not None])
+    first = 0
+    for group, shares in by_group(shown):
+        if count := members[first]:
+            yield replace(group, members=count)
+        first += sum([each.local_size for each in shares])
 
 
 def _with_rank(sample: RankSample, rank: int) -> RankSample:

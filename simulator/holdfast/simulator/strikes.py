@@ -3,6 +3,7 @@
 Each is told which machine, and whether it is the machine's doing. What follows is for the watchdog to find out.
 """
 
+import random
 from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
@@ -44,8 +45,8 @@ class Strike(Protocol):
 def _process_exit(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
     local = world.draw.randrange(len(member.workers))
     world.blame(member, fault.name)
-    if infrastructure:
-        member.kill_worker(local, signal=SIGBUS)
+    if infrastructure or fault.code is not None:
+        member.kill_worker(local, signal=fault.code or SIGBUS)
     else:
         member.kill_worker(local, "ValueError: bad batch")
 
@@ -84,7 +85,8 @@ def _node_not_ready(world: FleetWorld, member: SimulatedMember, fault: Fault, *,
         world.after(UNREADY_S, partial(_goes, world, member, fault))
     else:
         ready = NodeChanged(member.node, NodeState.READY, "")
-        world.after(_lasts(world, fault, LASTS), lambda: world.tell(ready) if member.alive else None)
+        lasts_s = _lasts(world, member, fault, LASTS)
+        world.after(lasts_s, lambda: world.tell(ready) if member.alive else None)
 
 
 def _goes(world: FleetWorld, member: SimulatedMember, fault: Fault) -> None:
@@ -97,21 +99,21 @@ def _hang(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastru
     if infrastructure:
         member.block_worker(world.draw.randrange(len(member.workers)))
     else:
-        world.hold_up(object(), fault.name)  # every rank waits, and none stands out
+        world.hold_up(member, object(), fault.name)  # every rank waits, and none stands out
 
 
 def _link_flap(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
     flap = object()
-    lasts_s = _lasts(world, fault, LASTS)
+    lasts_s = _lasts(world, member, fault, LASTS)
     world.blame(member, fault.name)
     world.cut[flap] = frozenset((member.name,))
     if infrastructure:  # its own port; else what is between the nodes, which no agent sees
         member.conditions.hold(ConditionKind.LINK_DOWN, world.now, lasts_s)
         world.watch((member.name,), min(lasts_s, SEEN_S))
     round = world.training.round
-    world.hold_up(flap, fault.name)
+    world.hold_up(member, flap, fault.name)
     if round is not None:
-        world.training.broke(round, for_all=True)
+        world.training.broke(round, member, for_all=True)
 
     def over() -> None:
         del world.cut[flap]
@@ -122,7 +124,8 @@ def _link_flap(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infr
 
 def _nan(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
     world.struck[member.node] = fault.name
-    world.training.turn_sick(member, fault.name)
+    if world.trains(member):  # else nobody has its gradients
+        world.training.turn_sick(member, fault.name)
 
 
 def _corruption(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
@@ -136,20 +139,23 @@ def _corruption(world: FleetWorld, member: SimulatedMember, fault: Fault, *, inf
 
 def _slow(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
     world.struck[member.node] = fault.name
-    machine = world.machine_of(member)
-    world.training.slow_down(machine, fault.name, fault.factor)
-    world.after(_lasts(world, fault, SLOW_LASTS), lambda: world.training.speed_up(machine))
+    if not world.trains(member):
+        return
+    lasts_s, what = _lasts(world, member, fault, SLOW_LASTS), world.slow_by(member, infrastructure=infrastructure)
+    world.training.slow_down(what, fault.name, fault.factor)
+    world.after(lasts_s, lambda: world.training.speed_up(what))
+    world.training.see_slow()
 
 
 def _hot(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
-    lasts_s = _lasts(world, fault, SLOW_LASTS)
+    lasts_s = _lasts(world, member, fault, SLOW_LASTS)
     _slow(world, member, fault, infrastructure=infrastructure)
     member.conditions.heat(world.now + lasts_s)
     sustained_s = world.policy.thermal.sustained_s
     world.watch((member.name,), min(lasts_s, 3.0 * sustained_s) + 5.0)
 
 
-def slow_storage(world: FleetWorld, fault: Fault) -> None:
+def slow_storage(world: FleetWorld, fault: Fault, draw: random.Random) -> None:
     """Checkpoints and restores take longer for a while, whoever makes them."""
     spell = object()
     world.tempo.storage[spell] = fault.factor
@@ -157,11 +163,11 @@ def slow_storage(world: FleetWorld, fault: Fault) -> None:
     def over() -> None:
         del world.tempo.storage[spell]
 
-    world.after(_lasts(world, fault, SLOW_LASTS), over)
+    world.after((fault.lasts or SLOW_LASTS).drawn(draw), over)
 
 
 def _preemption(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
-    within_s = _lasts(world, fault, NOTICE)
+    within_s = _lasts(world, member, fault, NOTICE)
     world.struck[member.node] = fault.name
     member.report((PreemptionNoticed("cloud", within_s, 0.01),))
 
@@ -182,8 +188,9 @@ def _false_alarm(world: FleetWorld, member: SimulatedMember, fault: Fault, *, in
     member.report((XidRaised(f"GPU-{member.name}", code, 0.01),))
 
 
-def _lasts(world: FleetWorld, fault: Fault, otherwise: Spread) -> float:
-    return (otherwise if fault.lasts is None else fault.lasts).drawn(world.draw)
+def _lasts(world: FleetWorld, member: SimulatedMember, fault: Fault, otherwise: Spread) -> float:
+    """By the machine's own numbers: the same under every policy."""
+    return (fault.lasts or otherwise).drawn(world.machine_of(member).draw)
 
 
 STRIKES: Mapping[Symptom, Strike] = MappingProxyType(
@@ -208,6 +215,8 @@ OF_WORKERS: Final = (
     *(Symptom.PROCESS_EXIT, Symptom.XID, Symptom.GPU_LOST, Symptom.HANG, Symptom.LINK_FLAP),
     *(Symptom.NAN, Symptom.CORRUPTION),
 )
+# Nothing is wrong with any machine, whatever `infrastructure` says.
+OF_NO_MACHINE: Final = (Symptom.STORAGE_SLOW, Symptom.FALSE_ALARM)
 
 
 def behind(world: FleetWorld, machine: Machine, fault: Fault) -> list[Machine]:

@@ -68,7 +68,7 @@ def test_a_figure_is_explained_down_to_its_sources(file: Path, capsys: pytest.Ca
     assert answer(["plan", str(file), "--explain", "--layout", "tp=2,pp=4"]) == 0
     told = capsys.readouterr().out
     assert "pipeline bubble = " in told
-    assert "(P-1) (F + B - W) / M, of equal thirds]  https://arxiv.org/abs/2401.10241" in told
+    assert "(P-1)/M over 8 chunks, P 4, M 64]  https://arxiv.org/abs/2104.04473" in told
     for name in ("MFU", "tokens a second", "parameters"):
         assert f"\n{name} = " in told
     assert answer(["plan", str(file), "--explain", "--layout", "tp=2,pp=4", "-o", "json"]) == 0

@@ -68,8 +68,8 @@ def test_nvlink_joins_a_node_or_a_rack() -> None:
     assert Cluster(GPUS["L40S-48GB"], 64).domain == 1
     rack = Cluster(GPUS["GB200-186GB"], 144, per_node=4)
     assert rack.domain == 72
-    assert reach_of(rack, 16, 1).rate == 900e9
-    assert reach_of(rack, 18, 8).near == 9
+    assert reach_of(rack, (16, 1)).rate == 900e9
+    assert reach_of(rack, (18, 8)).near == 9
     model = Model("it", layers=4, hidden=1024, heads=16, ffn=4096, vocab=1000)
     wide = Layout(tensor=16, data=9)
     assert list(misfits(wide, model, rack, Training(sequence=128, batch=9))) == []
@@ -80,10 +80,19 @@ def test_a_ring_leaves_each_pod_once_and_an_exchange_leaves_it_with_most() -> No
     # beyond)
     llama = Cluster(H100, 16384, pod=3072, oversubscription=7.0)
     flat = Cluster(H100, 16384)
-    assert reach_of(llama, 128, 128).rate == reach_of(flat, 128, 128).rate, "128 rings fit what leaves a pod"
-    assert reach_of(llama, 16, 8) == reach_of(flat, 16, 8), "it stays in its pod"
+    assert reach_of(llama, (128, 128)).rate == reach_of(flat, (128, 128)).rate, "128 rings fit what leaves a pod"
+    assert reach_of(llama, (16, 8)) == reach_of(flat, (16, 8)), "it stays in its pod"
     narrow = Cluster(H100, 16384, pod=128, oversubscription=7.0)
-    assert reach_of(narrow, 128, 128).rate == pytest.approx(50e9 / 7)
-    assert reach_of(narrow, 256, 1).port == pytest.approx(50e9 / 7)
+    assert reach_of(narrow, (128, 128)).rate == pytest.approx(50e9 / 7)
+    assert reach_of(narrow, (256, 1)).port == pytest.approx(50e9 / 7)
     with pytest.raises(InvalidInput, match=r"cluster.oversubscription"):
         Cluster(H100, 64, pod=8, oversubscription=0.5)
+
+
+def test_of_a_mesh_two_gpus_have_one_link() -> None:
+    # Source: https://www.amd.com/en/products/accelerators/instinct/mi300/mi300x.html (7 links, 64 GB/s each way)
+    mesh = Cluster(GPUS["MI300X-192GB"], 64)
+    rates = [reach_of(mesh, (size, 1)).rate for size in (2, 4, 8)]
+    assert rates == [pytest.approx(64e9), pytest.approx(3 * 64e9), pytest.approx(7 * 64e9)]
+    assert reach_of(mesh, (16, 4)).rate == pytest.approx(64e9), "two of each node, by one link between them"
+    assert [reach_of(Cluster(H100, 64), (size, 1)).rate for size in (2, 8)] == [450e9, 450e9]

@@ -7,11 +7,13 @@ from holdfast.api.errors import InvalidInput
 from holdfast.planner.cluster import Cluster
 from holdfast.planner.gpu import GPUS
 from holdfast.planner.layout import Layout, Recompute, Sharding, Training, misfits
-from holdfast.planner.memory import gpu_parameters, memory_of
+from holdfast.planner.memory import memory_of
 from holdfast.planner.model import Experts, Latent, Model
 from holdfast.planner.notes import notes_of
 from holdfast.planner.plan import Option, Question, judge
-from holdfast.planner.step import Efficiency, Run, step_time
+from holdfast.planner.run import Efficiency, Run
+from holdfast.planner.stage import fullest_stage, parameters_of
+from holdfast.planner.step import step_time
 
 H100 = GPUS["H100-80GB"]
 WIDE = Model("16x7B", layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=32000)
@@ -40,7 +42,8 @@ def test_all_gpus_together_have_the_state_of_all_parameters(
 
 def test_expert_parallelism_shares_the_routed_experts_and_nothing_else() -> None:
     routed = (32 - 1) * 64 * 3 * 4096 * 1408
-    one, many = (gpu_parameters(SHARED, Layout(data=64, expert=expert)) for expert in (1, 64))
+    layouts = (Layout(data=64, expert=expert) for expert in (1, 64))
+    one, many = (sum(parameters_of(SHARED, each, fullest_stage(SHARED, each))) for each in layouts)
     assert one == pytest.approx(SHARED.parameters)
     assert one - many == pytest.approx(routed * 63 / 64)
 

@@ -15,6 +15,7 @@ from holdfast.planner.model import Model
 from holdfast.planner.notes import notes_of
 from holdfast.planner.plan import Question, plan
 from holdfast.planner.reliability import Reliability
+from holdfast.planner.run import Efficiency, Run
 from holdfast.planner.spot import (
     Spot,
     breakeven_interruptions,
@@ -22,7 +23,7 @@ from holdfast.planner.spot import (
     on_demand_share,
     spot_share,
 )
-from holdfast.planner.step import Efficiency, Run, step_time
+from holdfast.planner.step import step_time
 from holdfast.planner.tokens import cached_bytes, forward_flops, price_of_a_million, sampled_per_s, scored_per_s
 
 DEEPSEEK = next(each.run.model for each in PUBLISHED if each.name == "DeepSeek-V3")

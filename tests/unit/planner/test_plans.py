@@ -14,15 +14,15 @@ from holdfast.planner.jobfile import job_of
 from holdfast.planner.layout import Layout, Recompute, Schedule, Sharding, Training, misfits
 from holdfast.planner.memory import (
     activation_bytes_per_layer,
-    end_layers,
     in_flight,
-    in_flight_last,
     memory_of,
 )
 from holdfast.planner.model import Model
 from holdfast.planner.plan import Option, Question, plan, reasons
 from holdfast.planner.questionfile import question_of, read_sections
-from holdfast.planner.step import Efficiency, Run, step_time, with_links
+from holdfast.planner.run import Efficiency, Run, with_links
+from holdfast.planner.stage import stages_of
+from holdfast.planner.step import step_time
 
 LLAMA_8B = Model("8B", layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256)
 TRAINING = Training(sequence=8192, batch=512, tokens=1e12)
@@ -123,7 +123,7 @@ def test_fsdp_moves_three_times_the_parameters_and_hides_them_behind_enough_toke
     slow = Cluster(H100, 64, network=12.5e9)
     assert part(Run(LLAMA_8B, layout, slow, small), shows) > 0
     assert part(Run(LLAMA_8B, layout, slow, large), shows) == 0
-    reach = reach_of(slow, 64, 1)
+    reach = reach_of(slow, (64, 1))
     moved = 3 * gather_s(2.0 * LLAMA_8B.parameters, reach)
     bare = replace(layout, overlap=False)
     assert part(Run(LLAMA_8B, bare, slow, small), shows) == pytest.approx(moved, rel=0.01)
@@ -136,7 +136,7 @@ def test_groups_that_share_parameters_gather_near_and_reduce_far() -> None:
     shows = "data-parallel exchange that shows"
     bytes_ = 2.0 * LLAMA_8B.parameters
     joined = with_links(slow, Efficiency())
-    expected = 3 * gather_s(bytes_, reach_of(joined, 8, 1)) + reduce_s(bytes_ / 8, reach_of(slow, 8, 8))
+    expected = 3 * gather_s(bytes_, reach_of(joined, (8, 1))) + reduce_s(bytes_ / 8, reach_of(slow, (8, 8)))
     assert part(Run(LLAMA_8B, near, slow, small), shows) == pytest.approx(expected, rel=0.01)
     assert part(Run(LLAMA_8B, near, slow, small), shows) < part(Run(LLAMA_8B, whole, slow, small), shows)
     kept = [memory_of(LLAMA_8B, each, small).of[2].value for each in (whole, near)]
@@ -158,8 +158,8 @@ def test_no_stage_keeps_more_micro_batches_than_there_are() -> None:
     few = Training(sequence=8192, batch=64)
     layout = replace(Layout(pipeline=8, data=8), schedule=Schedule.INTERLEAVED, chunks=2)
     assert in_flight(layout, few) == 8
-    assert in_flight_last(layout, TRAINING) == pytest.approx((8 + 1) / 2)
-    assert in_flight_last(Layout(pipeline=8, data=8), TRAINING) == 1
+    assert in_flight(layout, TRAINING, before=7) == pytest.approx((8 + 1) / 2)
+    assert [in_flight(Layout(pipeline=8, data=8), TRAINING, before) for before in (0, 1, 7)] == [8, 7, 1]
 
 
 def test_selective_recomputing_keeps_no_norms_and_no_activations() -> None:
@@ -183,18 +183,34 @@ def test_what_fits_is_not_judged_again_with_more_recomputing() -> None:
 
 def test_a_pipeline_that_holds_too_much_shares_its_gradients_out() -> None:
     (llama, *_) = (each.run for each in PUBLISHED if each.source == LLAMA3)
-    question = Question(llama.model, llama.cluster, llama.training)
+    small = replace(llama.cluster, gpu=replace(H100, memory=76e9))
+    question = Question(llama.model, small, llama.training)
     found = plan(question, {"tensor": 8, "pipeline": 16, "context": 1, "micro_batch": 1})
     of_eight = [each.layout for each in found.options if each.layout.chunks == 8]
-    assert [each.sharding for each in of_eight] == [Sharding.GRADIENTS]
-    assert of_eight[0] == replace(llama.layout, overlap_tensor=False)
+    shared = replace(llama.layout, overlap_tensor=False)
+    computed_again = replace(shared, sharding=Sharding.OPTIMIZER, recompute=Recompute.FULL)
+    assert of_eight == [shared, computed_again], "which is faster is found by judging both"
 
 
 def test_embedding_and_head_count_as_a_layer_where_that_gives_whole_stages() -> None:
     (llama, *_) = (each.run for each in PUBLISHED if each.source == LLAMA3)
-    assert end_layers(llama.model, llama.layout) == 7
-    assert end_layers(llama.model, Layout(pipeline=9, data=1)) == 14
-    assert end_layers(gpt("tied", 62, 1024, 16), Layout(pipeline=8)) == 62 / 8
+    assert [each.layers for each in stages_of(llama.model, llama.layout)] == [7, 8, 7]
+    (bloom,) = (each.run for each in PUBLISHED if each.source == BLOOM)
+    assert [each.layers for each in stages_of(bloom.model, bloom.layout)] == [5, 6, 5]
+
+
+@pytest.mark.parametrize(
+    ("layers", "pipeline", "found"),
+    [
+        pytest.param(126, 9, [14, 14], id="even"),
+        pytest.param(126, 8, [15, 16, 15], id="more between"),
+        pytest.param(31, 8, [4, 4], id="too many more"),
+        pytest.param(5, 2, [3, 3], id="no stage between"),
+    ],
+)
+def test_layers_that_do_not_go_up_in_stages_make_some_larger(layers: int, pipeline: int, found: list[int]) -> None:
+    model = replace(LLAMA_8B, layers=layers)
+    assert [each.layers for each in stages_of(model, Layout(pipeline=pipeline))] == found
 
 
 def test_interleaving_keeps_more_micro_batches_than_there_are_stages() -> None:
@@ -206,12 +222,12 @@ def test_interleaving_keeps_more_micro_batches_than_there_are_stages() -> None:
 
 def test_a_ring_enters_each_node_once_by_all_its_ports() -> None:
     cluster = Cluster(H100, 64, network=50e9)
-    assert reach_of(cluster, 8, 1).rate == H100.nvlink
-    assert reach_of(cluster, 64, 1).rate == pytest.approx(8 * 50e9)
-    assert reach_of(cluster, 8, 8).rate == 50e9
-    assert gather_s(1e9, reach_of(cluster, 1, 1)) == 0.0
-    assert reduce_s(8e9, reach_of(cluster, 8, 8)) == pytest.approx(2 * 7 / 8 * 8e9 / 50e9, rel=0.01)
-    assert exchange_s(8e9, reach_of(cluster, 64, 1)) == pytest.approx(8e9 * 56 / 64 / 50e9, rel=0.01)
+    assert reach_of(cluster, (8, 1)).rate == H100.nvlink
+    assert reach_of(cluster, (64, 1)).rate == pytest.approx(8 * 50e9)
+    assert reach_of(cluster, (8, 8)).rate == 50e9
+    assert gather_s(1e9, reach_of(cluster, (1, 1))) == 0.0
+    assert reduce_s(8e9, reach_of(cluster, (8, 8))) == pytest.approx(2 * 7 / 8 * 8e9 / 50e9, rel=0.01)
+    assert exchange_s(8e9, reach_of(cluster, (64, 1))) == pytest.approx(8e9 * 56 / 64 / 50e9, rel=0.01)
 
 
 def test_the_job_of_a_plan_is_one_that_is_accepted() -> None:
@@ -318,6 +334,19 @@ def test_a_question_that_is_wrong_is_refused_by_its_field(tmp_path: Path, text: 
 def test_a_number_beyond_its_bounds_is_told_which(tokens: float, fix: str) -> None:
     with pytest.raises(InvalidInput, match=rf"training.tokens.*{fix}"):
         replace(TRAINING, tokens=tokens)
+
+
+def test_in_fp8_matmuls_reach_less_of_the_rate_unless_the_question_says_otherwise() -> None:
+    given: dict[str, dict[str, object]] = {
+        "model": {"layers": 2, "hidden": 64, "heads": 4, "ffn": 256, "vocab": 1000},
+        "cluster": {"gpu": "H100", "gpus": 8},
+        "training": {"sequence": 128, "batch": 8, "fp8": True},
+    }
+    assert question_of(given, Path()).reached == Efficiency(matmul=0.46)
+    assert question_of({**given, "reached": {"matmul": 0.5}}, Path()).reached.matmul == 0.5
+    assert question_of({**given, "reached": {"links": 0.7}}, Path()).reached == Efficiency(matmul=0.46, links=0.7)
+    given["training"]["fp8"] = False
+    assert question_of(given, Path()).reached == Efficiency()
 
 
 def test_numbers_inside_a_section_are_read_as_people_write_them_too() -> None:

@@ -11,7 +11,8 @@ from holdfast.planner.cluster import Cluster
 from holdfast.planner.fleetrate import Failures, failures_of
 from holdfast.planner.layout import Layout, Recompute, Sharding
 from holdfast.planner.plan import Question
-from holdfast.planner.step import Run, step_time
+from holdfast.planner.run import Run
+from holdfast.planner.step import step_time
 from holdfast.planner.truth import Compared, Truth, best_now, compare, with_measured
 
 QUESTION = Question(LLAMA_8B, Cluster(H100, 64), TRAINING)
@@ -107,6 +108,7 @@ def test_what_checkpoints_cost_and_what_the_time_came_to() -> None:
     assert found["stall of a checkpoint"].is_worse
     assert found["effective share of time"].is_worse
     assert found["memory of a GPU"].is_worse
+    assert "of the GPU are left" in found["memory of a GPU"].becomes
 
 
 def test_another_layout_is_named_where_it_is_now_better() -> None:

@@ -6,7 +6,7 @@ from pastrun import JOB, POLICY, PastRun, past_run
 from smallfleet import small_live
 
 from holdfast.api.errors import InvalidInput, Unavailable
-from holdfast.api.event import ClockTicked, InterventionRequested, JobSubmitted, Journaled
+from holdfast.api.event import CheckpointRecorded, ClockTicked, InterventionRequested, JobSubmitted, Journaled
 from holdfast.api.finding import FindingKind
 from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.policy import CheckpointInterval
@@ -41,9 +41,9 @@ def test_a_journal_tells_what_became_of_the_run_and_how_long_things_took() -> No
     assert really.lost_s[LostTo.RESTORE] == pytest.approx(2 * 10.0 + 2 * 10.0)  # and each round's first step
     assert really.trained_s == pytest.approx(510 * 10.0 - 3 * 10.0)
     assert really.elapsed_s == pytest.approx(really.trained_s + sum(really.lost_s.values()))
-    assert really.gpu_hours == pytest.approx((really.elapsed_s + 60.0 - 60.0) * 4 * 8 / 3600, rel=0.01)
     assert (found.step_s, found.nodes) == (10.0, 4)
     assert (found.times.save_stall_s, found.times.save_took_s) == (3.0, 50.0)
+    assert found.script_saves == 200
     assert found.times.load_s == pytest.approx(really.lost_s[LostTo.RESTORE] / 2)
     assert found.scenario(found.policy).policy.memory is None  # it went back to checkpoints
 
@@ -66,6 +66,23 @@ def test_what_was_before_a_compacted_journal_begins_does_not_count() -> None:
     assert half.really.elapsed_s < whole.really.elapsed_s
     assert half.really.lost_s[LostTo.REPLAY] == 100.0
     assert half.happenings[0].node == whole.happenings[1].node
+
+
+def test_a_script_that_saves_by_itself_does_so_again() -> None:
+    """Steps that the policy names are the policy's, and what was asked for is not the script's."""
+    run = past_run()
+    assert recorded(run.replayed()).scenario(run.state.policy or POLICY).script_saves == 200
+    lines = [
+        msgspec.structs.replace(line, event=msgspec.structs.replace(line.event, wanted=1))
+        if isinstance(line.event, CheckpointRecorded)
+        else line
+        for line in run.lines
+    ]
+    run.lines = lines
+    assert recorded(run.replayed()).script_saves == 0
+    run = past_run()
+    run.tell(JobSubmitted(msgspec.structs.replace(POLICY, interval=CheckpointInterval(steps=50))))
+    assert recorded(run.replayed()).script_saves == 0
 
 
 def test_a_run_that_never_trained_is_refused() -> None:
@@ -111,7 +128,9 @@ def test_a_replay_says_by_how_much_the_simulator_is_beside_the_run() -> None:
     assert found.comparison is None
     lost = next(each for each in found.reproduced if each.name == "lost_minutes")
     assert lost.simulated.mean == pytest.approx(3 * 4.0)
-    assert found.error_minutes == pytest.approx(abs(lost.off)) == pytest.approx(12.0 - lost.really)
+    assert lost.off == pytest.approx(12.0 - lost.really)
+    assert replayed(run, side, None, "goodput").error == lost.off
+    assert (found.by, found.error) == ("lost_gpu_hours", abs(found.reproduced[2].off))
 
 
 @pytest.mark.parametrize(
@@ -133,8 +152,19 @@ def test_another_policy_is_worse_only_beyond_noise_and_beyond_the_error(
         sides.append(Side(name, scenario, [small_live(scenario, seed) for seed in (1, 2, 3)]))
     found = replayed(run, sides[0], sides[1], by)
     assert found.says == says
+    assert found.differs == pytest.approx(found.comparison.of(found.by).change.mean if found.comparison else 0.0)
     assert found.comparison is not None
     assert found.comparison.of("lost_minutes").change.mean == pytest.approx(3 * (new_s - old_s) / 120)
+
+
+@pytest.mark.parametrize("by", ["missed", "evictions_wrong", "luck"])
+def test_what_a_journal_does_not_tell_judges_no_policy(by: str) -> None:
+    """How far the simulator is beside it is not known."""
+    run = recorded(past_run().replayed())
+    scenario = run.scenario(run.policy)
+    side = Side("as it was", scenario, [small_live(scenario, 1)])
+    with pytest.raises(InvalidInput, match="its journal tells"):
+        replayed(run, side, side, by)
 
 
 class FarRun:

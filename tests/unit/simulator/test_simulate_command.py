@@ -4,6 +4,7 @@ import json
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -39,6 +40,7 @@ fleet: {nodes: 256, spares: 4, gpu_hour: 2.5}
 days: 20
 seeds: 4
 """
+BOMB = "".join(f"\n{name}: &{name} [{', '.join(10 * [f'*{of}'])}]" for of, name in pairwise("abcdefgh"))
 MINE = "kinds: [{name: SSD, symptom: NodeNotReady, rate: 0.25}]"
 
 
@@ -70,6 +72,16 @@ def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
     return capsys.readouterr().out
 
 
+def test_a_job_of_another_size_has_whole_replica_groups(
+    here: Path, capsys: pytest.CaptureFixture[str], small: list[Scenario]
+) -> None:
+    split = JOB_FILE.replace("{tensor: 8, pipeline: 4}", "{tensor: 8, pipeline: 4, replicaGroupNodes: 8}")
+    (here / "groups.yaml").write_text(split.replace("{min: 64, max: 128, spares: 2}", "{min: 16, max: 64}"))
+    told(capsys, "groups.yaml", "--nodes", "104", "--days", "1", "--seeds", "1")
+    policy = small[0].policy
+    assert (policy.replica_nodes, policy.nodes_min, policy.nodes_max) == (8, 32, 104)
+
+
 def test_a_job_of_another_size_has_whole_replicas_of_all_that_splits_a_model(
     here: Path, capsys: pytest.CaptureFixture[str], small: list[Scenario]
 ) -> None:
@@ -96,6 +108,15 @@ def test_a_job_is_lived_through_under_its_own_policy(
     assert found["figures"]["faults"]["mean"] == pytest.approx(419, rel=0.1)
     assert found["figures"]["lost_money"]["mean"] == pytest.approx(2 * found["figures"]["lost_gpu_hours"]["mean"])
     assert found["seeds"] == [1, 2, 3]
+
+
+def test_what_is_set_by_name_of_a_jobs_nodes_counts_beside_its_size(
+    here: Path, capsys: pytest.CaptureFixture[str], small: list[Scenario]
+) -> None:
+    told(capsys, "--nodes", "64", "--set", "nodes.min=60", "--days", "1e0", "--seeds", "1")
+    assert (small[-1].policy.nodes_min, small[-1].policy.nodes_max, small[-1].days) == (60, 64, 1.0)
+    told(capsys, "job.yaml", "--sweep", "nodes.min=96,112", "--seeds", "1", "--nodes", "128")
+    assert [each.policy.nodes_min for each in small[-2:]] == [96, 112]
 
 
 def test_without_a_file_it_is_holdfasts_defaults(
@@ -160,6 +181,10 @@ def test_two_policies_live_through_the_same_faults(here: Path, capsys: pytest.Ca
     assert "nothing but noise over 3 seeds" in told(
         capsys, "--compare", "job.yaml", str(here / "job.yaml"), "--seeds", "3"
     )
+    assert "They are of two sizes" not in text
+    (here / "large.yaml").write_text(JOB_FILE.replace("min: 64, max: 128", "min: 128, max: 256"))
+    sizes = told(capsys, "--compare", "job.yaml", "large.yaml", "--seeds", "2").split("\n\n")[1]
+    assert sizes.startswith("They are of two sizes, 1,024 and 2,048 GPUs: shares compare (--by goodput)")
     assert "One seed says nothing" in told(capsys, *words, "--seeds", "1")
 
 
@@ -191,6 +216,8 @@ WRONG: dict[str, Sequence[str]] = {
     "days: True": ["--days", "true"],
     "step_s": ["--set", "step_s=0"],
     "tests_find": ["--set", "tests_find=2"],
+    "script_saves: -1": ["--set", "script_saves=-1"],
+    "script_saves: 1.5": ["--set", "script_saves=1.5"],
     "fleet.nodes": ["--nodes", "0"],
     "fleet.nodes ": ["--nodes", "1e9"],
     "fleet.spares": ["--spares", "-1"],
@@ -199,6 +226,9 @@ WRONG: dict[str, Sequence[str]] = {
     "spec.checkpoint.interval": ["--set", "checkpoint.interval=5"],
     "llama33": ["--preset", "llama33"],
     "give one file": ["job.yaml", "often.yaml"],
+    "spec.parallelism: 3": ["--set", "parallelism=3", "--nodes", "4"],
+    "spec.nodes.min": ["--set", "nodes.min.x=3"],
+    "file: /dev/zero": ["/dev/zero"],
     "--by": ["--by", "luck", "--compare", "job.yaml", "often.yaml"],
     "--plot": ["--plot", "x.pdf"],
     "--plot: 'gone/x.svg'": ["--plot", "gone/x.svg"],
@@ -235,7 +265,13 @@ def test_what_is_odd_is_refused_by_the_field(
         ("seeds: many", "seeds: 'many'"),
         ("fleet: 3", "fleet"),
         ("fleet: {rack: 4, tower: 2}", "tower"),
-        ("times: {load_s: soon}", "times.load_s"),
+        ("times: {load_s: soon}", "times.load_s: 'soon' is not accepted; give a number"),
+        ("times: {provision: {median_s: 3, sigma: 1000}}", "times.provision.sigma: 1000.0"),
+        ("times: {human: {median_s: 3, sigma: .nan}}", "times.human.sigma: nan"),
+        ("fleet: {nodes: 4}\njob: {spec: null}", "spec: None"),
+        ("fleet: {nodes: 4}\njob: {spec: {entrypoint: [a], nodes: 3}}", "spec.nodes: 3"),
+        ("faults: &a [*a]", "anchors"),
+        ("a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]" + BOMB, "anchors"),
         ("job: {spec: {entrypoint: [a], nodes: {min: 9, max: 3}}}", "spec.nodes"),
         ("job: {spec: {entrypoint: [a], suspend: true}}", "spec.suspend"),
         ("faults: [two.yaml]", "faults[0]"),
@@ -301,7 +337,11 @@ def test_a_run_is_lived_through_again_under_another_policy(
     assert text.startswith("team/run: 3 faults in 0.0626 days, lived through again")
     assert re.search(r"^lost minutes +5\.58 +12 +\(12 to 12\) +6\.42$", text, re.MULTILINE)
     assert "as it was is better by lost GPU-hours over 3 seeds" in text
-    assert "The simulator is 6.42 minutes beside the run; what the policies differ by, 30 minutes, is more" in text
+    assert re.search(
+        r"^The new policy is worse: the policies are [\d.]+ of lost GPU-hours apart, and the simulator is",
+        text,
+        re.MULTILINE,
+    )
     found = json.loads(told(capsys, "--journal", str(run), "--seeds", "2", "-o", "json"))
     assert found["comparison"] is None
     assert found["happenings"] == 3

@@ -50,6 +50,7 @@ class Across:
         self._group: Any = None  # torch's stubs do not know what its backends do by themselves
         self._is_forming, self._is_aborted, self._is_closed = True, False, False
         self._waits_since: float | None = None
+        self._begun: list[dist.Work] = []
         self._guard = threading.Lock()
 
     def form(self, check: Callable[[], None]) -> None:
@@ -73,10 +74,25 @@ class Across:
 
     def sum(self, values: Tensor) -> None:
         """`values`, in host memory, become the sum over all groups, bit by bit the same in each of them."""
-        if self._group is not None:
-            self._wait(lambda group: group.allreduce([values]))
-        else:
+        self.end_sum(self.begin_sum(values))
+
+    def begin_sum(self, values: Tensor) -> dist.Work | None:
+        """As `sum`, but nobody waits for it before `end_sum`: `values` are left alone until then. All groups begin
+        their sums in the same order.
+        """
+        self._raise_if_aborted()
+        if self._group is None or not values.numel():
+            return None
+        self._begun = [each for each in self._begun if not each.is_completed()]
+        self._begun.append(self._group.allreduce([values]))
+        return self._begun[-1]
+
+    def end_sum(self, begun: dist.Work | None) -> None:
+        """Wait for what `begin_sum` gave."""
+        if begun is None:
             self._raise_if_aborted()
+        else:
+            self._wait(lambda group: begun)
 
     def gather(self, values: Tensor) -> list[Tensor]:
         """The values of every group, in their order."""
@@ -132,6 +148,9 @@ class Across:
         with self._guard:
             if self._is_forming:
                 self._connections.hold()
+            if not all(each.is_completed() for each in self._begun):
+                self._connections.cut()  # Else the group would wait for them.
+            self._begun.clear()
             self._is_closed, self._group = True, None
         if self._store is not None:
             self._store.close()

@@ -334,9 +334,11 @@ class Launcher:
         stay, wanted, verified = self.stay, self._wanted, self._verified
         if stay is None:
             return
-        if wanted is not None and stay.assignment.round == wanted.round:
+        # Of a replica group that goes on: also before it has taken the newer round up.
+        newest = stay.newest.round
+        if wanted is not None and wanted.round == newest:
             stay.saves.want(wanted.number)
-        if verified is not None and stay.assignment.round == verified.round:
+        if verified is not None and verified.round == newest:
             stay.standing = Standing(verified.step, verified.unhealthy_from)
             self._verified = None  # once: what the stay restores afterwards may lower it
         if stay.assignment.round <= self._ended_round:

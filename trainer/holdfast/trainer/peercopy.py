@@ -10,16 +10,21 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+import xxhash
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.nn import Module
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_flatten_with_path, tree_map_with_path
 
+from holdfast.api.errors import InvalidInput, Problem
 from holdfast.trainer.across import Across
+
+_DIGEST_BITS = 63  # of a whole number that a tensor holds
 
 
 class Stateful(Protocol):
-    """What else belongs to the state: a schedule, a loader, a scaler."""
+    """What else belongs to the state: a schedule, a loader, a scaler, averaged weights."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -29,7 +34,8 @@ class Stateful(Protocol):
 @dataclass(frozen=True, slots=True)
 class TrainingState:
     """What is copied. `also` is by name, and its states are plain values and tensors, as
-    `torch.load(weights_only=True)` takes them. `more` are further tensors, the same number in all groups.
+    `torch.load(weights_only=True)` takes them, or shards of the parameters' kind. `more` are further tensors, the
+    same number in all groups.
     """
 
     model: Module
@@ -39,22 +45,13 @@ class TrainingState:
 
     def send(self, across: Across, to: int) -> None:
         """All of it to the group of that index. Raises what `Across` raises."""
-        header = {
-            "optimizer": [_kept_of(self.optimizer.state.get(each, {})) for each in self._optimized()],
-            "groups": [
-                {name: value for name, value in group.items() if name != "params"}
-                for group in self.optimizer.param_groups
-            ],
-            "also": {name: each.state_dict() for name, each in self.also.items()},
-        }
-        file = io.BytesIO()
-        torch.save(header, file)
-        text = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+        header, shards = self._header()
+        text = torch.frombuffer(bytearray(header), dtype=torch.uint8)
         across.send(torch.tensor([text.numel()]), to)
         across.send(text, to)
-        for each in self._tensors():
+        for each in (*self._tensors(), *shards):
             if (octets := _octets(each)).numel():
-                across.send(octets.cpu(), to)
+                across.send(octets, to)
 
     @torch.no_grad()
     def receive(self, across: Across, source: int) -> None:
@@ -65,19 +62,72 @@ class TrainingState:
         across.receive(size, source)
         text = torch.empty(int(size.item()), dtype=torch.uint8)
         across.receive(text, source)
-        header = torch.load(io.BytesIO(text.numpy().tobytes()), weights_only=True)
+        header = torch.load(io.BytesIO(text.numpy().tobytes()), map_location="cpu", weights_only=True)
+        for trained, trains in zip(self.model.parameters(), header["trains"], strict=True):
+            trained.requires_grad_(trains)
         for parameter, kept in zip(self._optimized(), header["optimizer"], strict=True):
             self._make_room(parameter, kept)
         for each in self._tensors():
-            octets = _octets(each)
-            if octets.numel():
-                arrived = torch.empty(octets.numel(), dtype=torch.uint8)
-                across.receive(arrived, source)
-                octets.copy_(arrived)
+            if each.numel():
+                each.copy_(_arrived(across, source, each.shape, each.dtype))
         for group, told in zip(self.optimizer.param_groups, header["groups"], strict=True):
             group.update(told)
+        also: dict[str, dict[str, Any]] = header["also"]
+        for name, shards in header["shards"].items():
+            here = {str(path): each for path, each in tree_flatten_with_path(self.also[name].state_dict())[0]}
+            for path, (shape, dtype) in shards.items():
+                arrived = _arrived(across, source, shape, dtype)
+                shards[path] = _like(here[path], arrived, is_sharded=True)
+            also[name] = tree_map_with_path(
+                lambda path, each, shards=shards: shards.get(str(path), each), also[name]
+            )
         for name, part in self.also.items():
-            part.load_state_dict(header["also"][name])
+            part.load_state_dict(also[name])
+
+    def digest(self) -> int:
+        """Of every bit that `send` would send: groups of the same one are alike."""
+        header, shards = self._header()
+        found = xxhash.xxh3_64(header)
+        for each in (*self._tensors(), *shards):
+            found.update(_octets(each).numpy().data)
+        return found.intdigest() >> (64 - _DIGEST_BITS)
+
+    def _header(self) -> tuple[bytes, list[Tensor]]:
+        """What is no tensor of the model or the optimizer, packed; and the shards that come behind those."""
+        shards: list[Tensor] = []
+        places: dict[str, dict[str, tuple[list[int], torch.dtype]]] = {}
+        also = {}
+        for name, part in self.also.items():
+            leaves, _ = tree_flatten_with_path(state := part.state_dict())
+            sharded = {str(path): _local(each) for path, each in leaves if isinstance(each, DTensor)}
+            also[name] = tree_map_with_path(_plain, state)
+            if sharded:
+                places[name] = {path: (list(each.shape), each.dtype) for path, each in sharded.items()}
+                shards += sharded.values()
+        header = {
+            "trains": [each.requires_grad for each in self.model.parameters()],
+            "optimizer": [_kept_of(self.optimizer.state.get(each, {})) for each in self._optimized()],
+            "groups": [
+                {name: value for name, value in group.items() if name != "params"}
+                for group in self.optimizer.param_groups
+            ],
+            "also": also,
+            "shards": places,
+        }
+        file = io.BytesIO()
+        torch.save(header, file)
+        return file.getvalue(), shards
+
+    def check(self) -> None:
+        """Raises InvalidInput for what could not be copied when it is needed."""
+        for name, part in self.also.items():
+            file = io.BytesIO()
+            try:
+                torch.save(tree_map_with_path(_plain, part.state_dict()), file)
+                torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+            except Exception as error:
+                fix = "let its state_dict() hold numbers, strings and tensors, in dicts, lists and tuples"
+                raise InvalidInput(Problem(f"also.{name}", type(part).__name__, fix)) from error
 
     def _optimized(self) -> Iterator[Tensor]:
         for group in self.optimizer.param_groups:
@@ -87,7 +137,7 @@ class TrainingState:
         """What is held here of every tensor of the state, in an order that all groups have."""
         yield from map(_local, self.model.parameters())
         yield from map(_local, self.model.buffers())
-        yield from self.more
+        yield from map(_local, self.more)
         for parameter in self._optimized():
             kept = self.optimizer.state.get(parameter, {})
             yield from (_local(kept[name]) for name in sorted(kept) if isinstance(kept[name], Tensor))
@@ -100,8 +150,8 @@ class TrainingState:
         mine = self.optimizer.state[parameter]
         for name in mine.keys() - kept.keys():
             del mine[name]
-        for name, told in kept.items():
-            if not isinstance(told, list):
+        for name, (is_tensor, told) in kept.items():
+            if not is_tensor:
                 mine[name] = told
                 continue
             shape, dtype, device, is_sharded = told
@@ -112,22 +162,31 @@ class TrainingState:
                 mine[name] = _like(parameter, torch.empty(shape, dtype=dtype, device=place), is_sharded=is_sharded)
 
 
-def _kept_of(kept: Mapping[str, Any]) -> dict[str, Any]:
-    """What an optimizer keeps of a parameter: of tensors how they look, of all else the value."""
+def _kept_of(kept: Mapping[str, Any]) -> dict[str, tuple[bool, Any]]:
+    """What an optimizer keeps of a parameter: whether it is a tensor, and then how that looks, else the value."""
     return {
-        name: [list(_local(each).shape), each.dtype, each.device.type, isinstance(each, DTensor)]
+        name: (True, (list(_local(each).shape), each.dtype, each.device.type, isinstance(each, DTensor)))
         if isinstance(each, Tensor)
-        else each
+        else (False, each)
         for name, each in kept.items()
     }
 
 
-def _like(parameter: Tensor, local: Tensor, *, is_sharded: bool) -> Tensor:
-    if not is_sharded or not isinstance(parameter, DTensor):
+def _plain(_: object, value: object) -> object:
+    return None if isinstance(value, DTensor) else value
+
+
+def _like(whole: Any, local: Tensor, *, is_sharded: bool) -> Tensor:
+    """A tensor of which this rank holds `local`, sharded as `whole` is."""
+    if not is_sharded or not isinstance(whole, DTensor):
         return local
-    mesh, placements = parameter.device_mesh, parameter.placements
     return DTensor.from_local(
-        local, mesh, placements, run_check=False, shape=parameter.shape, stride=parameter.stride()
+        local.to(whole.device),
+        whole.device_mesh,
+        whole.placements,
+        run_check=False,
+        shape=whole.shape,
+        stride=whole.stride(),
     )
 
 
@@ -138,7 +197,13 @@ def _local(values: Tensor) -> Tensor:
 
 
 def _octets(values: Tensor) -> Tensor:
-    """The bytes of a tensor, sharing its memory where it is contiguous; of another one it cannot be written to."""
-    if not values.is_contiguous():
-        raise RuntimeError(f"a tensor of shape {tuple(values.shape)} is not contiguous: replica groups copy none")
-    return values.reshape(-1).view(torch.uint8)
+    """The bytes of a tensor, in host memory."""
+    return values.contiguous().cpu().reshape(-1).view(torch.uint8)
+
+
+def _arrived(across: Across, source: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """A tensor that `source` has sent the bytes of, in host memory."""
+    values = torch.empty(tuple(shape), dtype=dtype)
+    if values.numel():
+        across.receive(values.reshape(-1).view(torch.uint8), source)
+    return values

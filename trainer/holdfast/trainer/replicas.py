@@ -13,9 +13,10 @@ Source: per-step membership, a vote for each step, and the state from a peer: ht
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import IntEnum
 from types import TracebackType
-from typing import Final
+from typing import Final, Protocol
 
 import torch
 import torch.distributed as dist
@@ -24,20 +25,18 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from holdfast.api.control import Assignment, AtTheDoor
-from holdfast.api.errors import HoldfastError, InvalidInput, Problem
+from holdfast.api.errors import InvalidInput, Problem
+from holdfast.api.rankrecord import Phase
 from holdfast.trainer import host
 from holdfast.trainer.across import Across
-from holdfast.trainer.group import NotFormed
+from holdfast.trainer.averaging import Average, Says, gradient_of, held
+from holdfast.trainer.group import NotFormed, is_collective_failure
 from holdfast.trainer.outerstep import OuterState, OuterStep
 from holdfast.trainer.peercopy import Stateful, TrainingState
 from holdfast.trainer.run import Run
 
 logger = logging.getLogger(__name__)
 
-# What is summed over the groups beside gradients: how many give any, have finished, and know of a newer round; and
-# the steps they have completed.
-_GAVE, _DONE, _HEARD, _STEP = -4, -3, -2, -1
-_TALLY: Final = 4
 NOBODY_HAS_IT: Final = "no replica group is left that has the training state"
 
 
@@ -51,6 +50,30 @@ class Holds(IntEnum):
 
 class NobodyHasIt(RuntimeError):
     """Every group that had the state is gone; the round fails, and the next one restores."""
+
+
+class AtDifferentSteps(RuntimeError):
+    """The groups do not do the same: their scripts differ, or this library has a fault."""
+
+
+class Checkpoints(Protocol):
+    """What restores and saves the state of every group. `holdfast.checkpoint.Checkpointer` is one."""
+
+    model: Module
+    optimizer: Optimizer
+
+    @property
+    def copied(self) -> Mapping[str, Stateful]:
+        """What belongs to the state beside model and optimizer, by name."""
+
+    def add(self, name: str, more: Stateful, /) -> object:
+        """`more` is saved and restored as well."""
+
+    def resume(self, *, until: int | None) -> int:
+        """Restore; the last step that is complete. The loop ends with step `until`."""
+
+    def finish(self) -> object:
+        """Called on every rank once the last step is complete in all groups: it is saved when this returns."""
 
 
 class Replicas:
@@ -68,15 +91,19 @@ class Replicas:
 
     Under a job without replica groups, and without a launcher, `average` only counts.
 
+    `resumed` makes it with a Checkpointer, that saves and restores.
+
     Args:
         model: with its gradients; what is trained, and copied.
         optimizer: as above. Its parameters are those of `model`.
-        also: what else belongs to the state, by name: a schedule, a loader.
+        also: what else belongs to the state, by name: a schedule, a loader, averaged weights.
         step: the last step that is complete in what the script restored, the same in all groups.
         outer: groups train by themselves, and average after so many steps how far they came: call `stepped` after
-            `optimizer.step()`. None: they average the gradients of every step.
+            `optimizer.step()`. None: they average the gradients of every step. An `OuterState` where that was
+            saved and restored.
 
-    Raises InvalidInput for a model that trains nothing or a negative step.
+    Raises InvalidInput for a model that trains nothing, or complex numbers, for a negative step, and for what of
+    the state cannot be copied.
     """
 
     def __init__(
@@ -87,27 +114,26 @@ class Replicas:
         optimizer: Optimizer,
         also: Mapping[str, Stateful] | None = None,
         step: int = 0,
-        outer: OuterStep | None = None,
+        outer: OuterStep | OuterState | None = None,
     ) -> None:
         if step < 0:
             raise InvalidInput(Problem("step", step, "give the last step that is complete, 0 for none"))
-        self._trained = [each for each in model.parameters() if each.requires_grad]
-        if not self._trained:
+        self._parameters = list(model.parameters())
+        if not any(each.requires_grad for each in self._parameters):
             raise InvalidInput(Problem("model", type(model).__name__, "give a model with parameters that train"))
         self._run, self._stay = run, run.stay
-        every = run.assignment.fingerprint_every
-        if outer is not None and every % outer.every:
-            fix = f"write a multiple of {outer.every}, the steps after which groups are equal, or 0"
-            raise InvalidInput(Problem("faultPolicy.corruption.fingerprintEverySteps", every, fix))
-        self._outer = OuterState(outer, [_held(each) for each in self._trained]) if outer is not None else None
+        self._outer = OuterState(outer, model) if isinstance(outer, OuterStep) else outer
+        if self._outer is not None:
+            _require_equal_when_compared(run.assignment.fingerprint_every, self._outer.wanted)
         more = self._outer.tensors() if self._outer is not None else ()
         self._state = TrainingState(model, optimizer, also or {}, more)
+        self._state.check()
+        self._checkpoints: Checkpoints | None = None
         self._across: Across | None = None
         self._left: list[Across] = []
-        self._sums = torch.zeros(sum(_held(each).numel() for each in self._trained))
-        # How many groups have a gradient of each parameter, and what `_TALLY` says.
-        self._counts = torch.zeros(len(self._trained) + _TALLY, dtype=torch.int64)
+        self._average = Average(self._parameters)
         self._holds, self._moves, self._is_done = Holds.START, True, False
+        self._saved_in: int | None = None  # the round in which the last step was found to be saved
         self._came_to: int | None = None
         self.step = step
         """The last step that is complete, or that `average` has just returned the gradients of."""
@@ -118,6 +144,32 @@ class Replicas:
         elif group is not None:
             while not self._attempt(lambda across: None):
                 pass
+
+    @classmethod
+    def resumed(
+        cls, run: Run, checkpoints: Checkpoints, *, until: int, outer: OuterStep | None = None
+    ) -> "Replicas":
+        """With the state that the Checkpointer restores, in every group, and saves, in one of them: its model and
+        optimizer, and all else that it was made with. The loop ends with step `until`, and calls
+        `Checkpointer.completed` after each step; the last step is saved when the `with` block ends.
+
+        Raises what the constructor and `Checkpointer.resume` raise.
+        """
+        state = OuterState(outer, checkpoints.model) if outer is not None else None
+        if state is not None:
+            checkpoints.add("outer", state)
+        step = checkpoints.resume(until=until)
+        also = {name: each for name, each in checkpoints.copied.items() if each is not state}
+        made = cls(
+            run,
+            model=checkpoints.model,
+            optimizer=checkpoints.optimizer,
+            also=also,
+            step=step,
+            outer=state,
+        )
+        made._checkpoints = checkpoints
+        return made
 
     @property
     def _part(self) -> Assignment:
@@ -141,7 +193,10 @@ class Replicas:
         lost averages anew over those that are left: the gradients of this rank are kept. False: there is nothing
         to step with, because the others have finished; `step` is theirs.
 
-        Raises RoundEnded when the round is over, and what the group's own collectives raise.
+        What belongs behind it: unscaling, clipping, whether to leave out the step (`Run.should_skip`).
+
+        Raises RoundEnded when the round is over, InvalidInput for a sparse gradient, and what the group's own
+        collectives raise.
         """
         if self._part.group is None or self._outer is not None:
             if self._part.group is not None and not self._is_late:
@@ -166,8 +221,27 @@ class Replicas:
             return
         while not self._attempt(self._reduce):
             pass
-        for place, mean in self._means():
-            self._outer.step(place, mean)
+        if self._average.totals[Says.GIVES]:
+            for place, mean in self._average.means():
+                self._outer.step(place, mean)
+
+    @contextmanager
+    def overlapped(self) -> Iterator[None]:
+        """Around the step's last backward pass: gradients are sent to the other groups while it goes on. Nobody
+        may change them between it and `average`, which takes as long as what is left to be sent.
+
+            with replicas.overlapped():
+                loss.backward()
+
+        With outer steps, and where this group has something else to do first, it changes nothing.
+        """
+        across = self._across
+        is_ready = across is not None and across.size > 1 and across.round == self._part.round
+        if across is None or not is_ready or self._moves or self._is_late or self._outer is not None:
+            yield
+            return
+        with self._average.early(across):
+            yield
 
     def __enter__(self) -> "Replicas":
         return self
@@ -176,13 +250,29 @@ class Replicas:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """The last step is complete: wait until it is so in all groups. One may have to copy it from this one."""
-        if kind is None and self._part.group is not None and not self._is_late:
-            self._is_done = True
-            while not (self._attempt(self._reduce) and int(self._counts[_DONE]) == self.count):
-                pass
+        if kind is None and self._part.group is None and self._checkpoints is not None:
+            self._checkpoints.finish()
+        elif kind is None and self._part.group is not None and not self._is_late:
+            self._end_together()
+        self._average.close()
         if self._across is not None:
             self._across.close()
             self._across.release()
+
+    def _end_together(self) -> None:
+        """Until all groups know of each other that they have completed the last step, and that it is saved."""
+        self._is_done = True
+        while True:
+            while not self._attempt(self._reduce):
+                pass
+            if self._average.totals[Says.SAVED] == self.count:
+                return
+            if self._average.totals[Says.DONE] == self.count and self._saved_in != self._part.round:
+                # Whoever saves may be lost meanwhile: another one does then, in another round.
+                if self._checkpoints is not None:
+                    self._run.phase(Phase.CHECKPOINT)
+                    self._checkpoints.finish()
+                self._saved_in = self._part.round
 
     def _wait_at_the_door(self) -> None:
         """This group is ready. It trains from the round on that says so; nobody waits for it until then."""
@@ -203,9 +293,9 @@ class Replicas:
         try:
             across = self._across or self._meet()
             act(across)
-            heard = int(self._counts[_HEARD]) == across.size
-        except (RuntimeError, HoldfastError) as error:
-            if isinstance(error, NobodyHasIt):
+            heard = self._average.totals[Says.HEARD] == across.size
+        except Exception as error:
+            if not is_collective_failure(error):
                 raise
             failed = error
         later = self._stay.later
@@ -262,65 +352,69 @@ class Replicas:
 
     def _equalize(self, across: Across) -> None:
         """Every group gets the state of the one that is furthest."""
-        told = [tuple(each.tolist()) for each in across.gather(torch.tensor([int(self._holds), self.step]))]
-        best = max(told)
-        if best[0] == Holds.NOTHING:
+        # What scripts build themselves may differ, by their seeds; what was restored is alike.
+        digest = self._state.digest() if self._holds is Holds.START and across.size > 1 else 0
+        word = torch.tensor([int(self._holds), self.step, digest])
+        told = [tuple(map(int, each.tolist())) for each in across.gather(word)]
+        holds, step, _ = best = max(told, key=lambda each: each[:2])
+        if holds == Holds.NOTHING:
             raise NobodyHasIt(NOBODY_HAS_IT)
         source = told.index(best)
-        # What scripts build themselves may differ, by their seeds.
-        behind = [at for at, each in enumerate(told) if at != source and (each != best or best[0] == Holds.START)]
-        if across.index in behind:
-            logger.info("copying the state round=%d step=%d group=%d", across.round, best[1], source)
-            self._holds, self._came_to = Holds.NOTHING, best[1]
-            self._state.receive(across, source)
-        elif across.index == source:
-            for each in behind:
-                self._state.send(across, each)
+        line = [source, *(at for at, each in enumerate(told) if each != best)]
+        if across.index in line[1:]:
+            logger.info("copying the state round=%d step=%d group=%d", across.round, step, source)
+            self._holds, self._came_to = Holds.NOTHING, step
+        if across.index in line:
+            self._pass_on(across, line)
+
+    def _pass_on(self, across: Across, line: list[int]) -> None:
+        """The state of the first group of the line comes to all of it: who has it gives it to one further group at
+        a time, so that it takes as many copies one after the other as the line has binary digits.
+        """
+        mine = line.index(across.index)
+        reach = 1 << mine.bit_length() >> 1
+        if mine:
+            self._state.receive(across, line[mine - reach])
+        step = 1 << mine.bit_length()
+        while mine + step < len(line):
+            self._state.send(across, line[mine + step])
+            step <<= 1
 
     def _reduce(self, across: Across) -> None:
         """Sum the gradients over the groups; one that has just copied, or has finished, gives none."""
-        step, at = self.step if self._came_to is None else self._came_to, 0
+        step = self.step if self._came_to is None else self._came_to
         gives = self._came_to is None and not self._is_done
-        for place, each in enumerate(self._trained):
-            size = _held(each).numel()
-            grad = self._given(place) if gives else None
-            part = self._sums[at : at + size]
-            part.zero_() if grad is None else part.copy_(grad.reshape(-1))
-            self._counts[place] = grad is not None
-            at += size
-        self._counts[_GAVE], self._counts[_DONE] = gives, self._is_done
-        self._counts[_HEARD], self._counts[_STEP] = self._stay.later is not None, step
-        across.sum(self._counts)
-        if int(self._counts[_STEP]) != step * across.size:
-            raise RuntimeError(f"replica groups are at different steps, this one after step {step}")
-        across.sum(self._sums)
+        says = {
+            Says.GIVES: int(gives),
+            Says.DONE: int(self._is_done),
+            Says.SAVED: int(self._saved_in == across.round),
+            Says.HEARD: int(self._stay.later is not None),
+            Says.STEP: step,
+        }
+        if across.size == 1 and self._outer is None:
+            self._average.alone(says)
+            return
+        self._average.sum(across, self._given if gives else lambda place: None, says)
+        if self._average.totals[Says.STEP] != step * across.size:
+            raise AtDifferentSteps(f"replica groups are at different steps, this one after step {step}")
 
     def _given(self, place: int) -> Tensor | None:
         """What this rank has to give of a parameter."""
         if self._outer is not None:
             return self._outer.change(place)
-        grad = self._trained[place].grad
-        return None if grad is None else _held(grad)
-
-    def _means(self) -> Iterator[tuple[int, Tensor]]:
-        """By place, the mean of what was given of each parameter; of one that nobody gave there is none."""
-        gave, at = int(self._counts[_GAVE]), 0
-        for place, each in enumerate(self._trained):
-            size = _held(each).numel()
-            if int(self._counts[place]):
-                yield place, self._sums[at : at + size] / gave
-            at += size
+        return gradient_of(self._parameters[place])
 
     def _take_average(self) -> bool:
         """Put the mean in place of the gradients; False when no group gave any."""
-        if not int(self._counts[_GAVE]):
+        if not self._average.totals[Says.GIVES]:
             return False
-        for place, mean in self._means():
-            each = self._trained[place]
-            if each.grad is None:
-                each.grad = torch.zeros_like(each)
-            held = _held(each.grad)
-            held.copy_(mean.reshape(held.shape))
+        if self._across is not None and self._across.size > 1:
+            for place, mean in self._average.means():
+                each = self._parameters[place]
+                if each.grad is None:
+                    each.grad = torch.zeros_like(each)
+                mine = held(each.grad)
+                mine.copy_(mean.reshape(mine.shape))
         self.step += 1
         return True
 
@@ -343,7 +437,7 @@ class Replicas:
             raise failed or RuntimeError("no other round came, and another rank of this group could not go on")
 
 
-def _held(values: Tensor) -> Tensor:
-    """What is in this process's memory of a tensor, sharing it, without a gradient."""
-    held: Tensor = getattr(values, "_local_tensor", values)
-    return held.detach()
+def _require_equal_when_compared(every: int, outer: OuterStep) -> None:
+    if every % outer.every:
+        fix = f"write a multiple of {outer.every}, the steps after which groups are equal, or 0"
+        raise InvalidInput(Problem("faultPolicy.corruption.fingerprintEverySteps", every, fix))

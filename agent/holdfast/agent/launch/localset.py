@@ -338,6 +338,8 @@ class LocalSet:
             return self._entry_report(now)
         elif isinstance(message, Finished) and message.round == slot.round:
             slot.finished, slot.nonfinite = True, message.nonfinite
+        elif isinstance(message, CheckpointCommitted | CheckpointsStored) and self._saved_in(slot, message.round):
+            return [Report(message)]
         elif isinstance(
             message, CollectiveFailed | CheckpointCommitted | CheckpointsStored | RunDescribed | Restored
         ):
@@ -345,6 +347,11 @@ class LocalSet:
         elif isinstance(message, ScalarsLogged):  # also the rest of a round that is over
             return [Report(message)]
         return []
+
+    def _saved_in(self, slot: Slot, round: int) -> bool:
+        """Whether the worker's replica group, which is wanted on, was in that round."""
+        epoch = epoch_in(self.seat)
+        return self.seat is not None and slot.epoch == epoch is not None and epoch <= round < self.seat.number
 
     def _ready_report(self) -> list[Effect]:
         """Once all workers of a replica group that is being formed wait for the others."""

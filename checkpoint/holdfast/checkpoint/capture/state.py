@@ -6,6 +6,7 @@ scheduler, scaler             one object each
 data.rank-00003               one object per rank, where the data has a state_dict()
 equivalence.rank-00003        one object per rank, where there is something to compare a restored model by
 random.rank-00003.<source>    tensors per rank
+loop                          one object, of a loop that counts its steps by itself
 
 In a world of another size a rank's own data position means nothing, and is not taken. Only data that says that
 it `counts_globally` takes one: rank r that of rank (r mod saved size). All other data, and in any world data
@@ -24,8 +25,9 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from holdfast.api.errors import InvalidInput, Problem
-from holdfast.checkpoint.capture import randomness
+from holdfast.checkpoint.capture import loopplace, randomness
 from holdfast.checkpoint.capture.equivalence import Equivalence
+from holdfast.checkpoint.capture.loopplace import LoopPlace
 
 
 @runtime_checkable
@@ -96,6 +98,7 @@ class TrainingState:
     extra: Mapping[str, Stateful]
     scaler: Stateful | None = None
     equivalence: Equivalence | None = None
+    loop: LoopPlace | None = None
 
     def __post_init__(self) -> None:
         for name, each in self.extra.items():
@@ -135,6 +138,8 @@ class TrainingState:
             whole[data_name(rank)] = self.data.state_dict()
         if self.equivalence is not None:
             whole[equivalence_name(rank)] = self.equivalence.state_dict()
+        if self.loop is not None:
+            whole[loopplace.NAME] = self.loop.state_dict()
         for source, tensor in randomness.capture().items():
             whole[random_prefix(rank) + source] = tensor
         return FlatState(values=whole, paths={name: paths.get(name, (name,)) for name in whole})

@@ -40,8 +40,11 @@ _ERRORS = {each.__name__: each for each in (Fenced, Damaged, Unavailable)}
 _DECODER = msgspec.msgpack.Decoder(Opening | _Refusal)
 
 
-def open_together(storage: Storage, group: SaveGroup, *, round: int, restore: Restore) -> Opening:
-    """Enter the directory and list what `restore` allows. Collective.
+def open_together(
+    storage: Storage, group: SaveGroup, *, round: int, restore: Restore, enters: bool = True
+) -> Opening:
+    """Enter the directory and list what `restore` allows. Collective. Where others save, it is only looked at, and
+    its `number` there is not known.
 
     Raises, on every rank alike, Fenced when a newer round has entered, Damaged when nobody can tell which rounds
     have, and Unavailable when the storage fails.
@@ -49,7 +52,7 @@ def open_together(storage: Storage, group: SaveGroup, *, round: int, restore: Re
     said: Opening | _Refusal | None = None
     if group.rank == 0:
         try:
-            said = _open(storage, round, restore)
+            said = _open(storage, round, restore, enters=enters)
         except (Fenced, Damaged) as error:
             said = _Refusal(type(error).__name__, str(error))
         except OSError as error:
@@ -61,10 +64,10 @@ def open_together(storage: Storage, group: SaveGroup, *, round: int, restore: Re
     return said if isinstance(said, Opening) else heard
 
 
-def _open(storage: Storage, round: int, restore: Restore) -> Opening:
+def _open(storage: Storage, round: int, restore: Restore, *, enters: bool) -> Opening:
     token = secrets.token_hex(4)
     # Without a watchdog every start is a life of its own.
-    number = storage.commits.enter(owner=restore.owner or token, round=round)
+    number = storage.commits.enter(owner=restore.owner or token, round=round) if enters else round
     if restore.tier is Tier.NONE:
         return Opening(token=token, number=number)
     found, unreadable = discover(storage)

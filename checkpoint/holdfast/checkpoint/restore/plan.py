@@ -10,7 +10,7 @@ from torch.distributed.checkpoint.state_dict import _get_fqns
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from holdfast.checkpoint.capture import groups, randomness
+from holdfast.checkpoint.capture import groups, loopplace, randomness
 from holdfast.checkpoint.capture.shard import Boxes, Shard, shard_of
 from holdfast.checkpoint.capture.state import (
     Stateful,
@@ -262,7 +262,12 @@ class Plan:
         knows_place = state.data is not None and (world_size == saved_world_size or state.data.counts_globally)
         self.takes_data = knows_place and self.checkpoint.has_object(data_name(source))
         data = state.data if knows_place else None
-        for owner, name in ((data, data_name(source)), (state.equivalence, equivalence_name(source))):
+        owners: tuple[tuple[Stateful | None, str], ...] = (
+            (data, data_name(source)),
+            (state.equivalence, equivalence_name(source)),
+            (state.loop, loopplace.NAME),
+        )
+        for owner, name in owners:
             if owner is not None and self.checkpoint.has_object(name):
                 self.loads.append((owner, name, self._add_object(name)))
         prefix = random_prefix(source)

@@ -69,7 +69,7 @@ class Position:
     `tally` what it cost this rank; `damaged` are the names of the candidates that were passed over.
 
     `batches` is what each rank of this world has taken; the data has yet to pass over `to_drop` of them, which
-    are none where it took its own state.
+    are none where it took its own state. `saved_batches` is what each rank of the saved world had taken.
     `random` is the saved random state this rank follows, from a world of `saved_world_size`. It is for the
     caller to apply: before the data is opened where it is between two passes, else last of all, since opening it
     and passing batches over may draw numbers as well.
@@ -78,6 +78,7 @@ class Position:
     step: int | None = None
     batches: int = 0
     to_drop: int = 0
+    saved_batches: int = 0
     skipped: tuple[str, ...] = ()
     tier: Tier = Tier.NONE
     healed: tuple[str, ...] = ()
@@ -184,6 +185,7 @@ class Restorer:
             step=found.step,
             batches=batches,
             to_drop=0 if plan.takes_data else batches,
+            saved_batches=found.batches,
             skipped=tuple(passed_over),
             tier=tier,
             healed=tuple(sorted({block for each in heard for block in each.healed})),

@@ -68,6 +68,27 @@ class SavePolicy:
             self._capture.remember(step=step, batches=batches)
 
 
+class Lived:
+    """What a thread of the run works for: the round in which it was begun, or, of a replica group that goes on
+    without leaving anything, all those that it is in. Any thread.
+    """
+
+    def __init__(self, run: RunPort) -> None:
+        self._run = run
+        self._stay = run.assignment.inside().round
+        self.entered = run.assignment.round
+        """The number of the round in which this was made."""
+
+    def is_current(self) -> bool:
+        """Whether that goes on."""
+        return self._run.is_current() and self._run.assignment.inside().round == self._stay
+
+    @property
+    def round(self) -> int:
+        """The number of the round in which what is said now counts."""
+        return self._run.assignment.round if self.is_current() else self.entered
+
+
 class Save:
     """The durable saves of one round: captured on the training thread, stored by another, reported when done. One
     is in flight; failures are counted and not hidden. Every method belongs to the training thread.
@@ -91,8 +112,8 @@ class Save:
         self._uri = uri
         self._saved_step = saved_step
         self._reached = reached
-        self._round = run.assignment.round
-        self._rank = run.assignment.rank
+        self._lived = Lived(run)
+        self._rank = run.assignment.inside().rank
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
         self._failures = 0
@@ -143,12 +164,9 @@ class Save:
 
     def linger(self, timeout_s: float) -> None:
         """Give the save in flight some time to end, but only while the round still runs."""
-        while self._thread is not None and self._thread.is_alive() and self._is_current() and timeout_s > 0:
+        while self._thread is not None and self._thread.is_alive() and self._lived.is_current() and timeout_s > 0:
             self._thread.join(_POLL_S)
             timeout_s -= _POLL_S
-
-    def _is_current(self) -> bool:
-        return self._run.is_current() and self._run.assignment.round == self._round
 
     def _enclosures(self, step: int) -> Mapping[str, bytes]:
         """What rank 0 puts beside the state. A checkpoint without it is as good for a restore."""
@@ -173,7 +191,7 @@ class Save:
                     self._run.committed(
                         step,
                         f"{self._uri}/{name}",
-                        round=self._round,
+                        round=self._lived.round,
                         wanted=wanted,
                         stall_s=stall_s,
                         took_s=time.monotonic() - began_s,
@@ -185,7 +203,7 @@ class Save:
             self._error = error
             self._failures += 1
             # The end of a round ends its saves; that is no news. What all ranks know, rank 0 says.
-            if not self._is_current():
+            if not self._lived.is_current():
                 _LOG.info("checkpoint given up with its round step=%d reason=%s", step, error)
             elif self._rank == 0 or not isinstance(error, SaveFailed | Fenced):
                 _LOG.warning(
@@ -208,8 +226,8 @@ class StorageReport:
 
     def __init__(self, run: RunPort, opening: Opening, *, uri: str, damaged: Sequence[str]) -> None:
         self._run = run
-        self._round = run.assignment.round
-        self._earlier = opening.number - self._round
+        self._lived = Lived(run)
+        self._earlier = opening.number - self._lived.entered
         self._uri = uri
         self._damaged = frozenset(damaged)
 
@@ -224,6 +242,6 @@ class StorageReport:
     def _tell(self, line: Sequence[StoredCheckpoint], saved: int | None) -> None:
         there = [each for each in line if each.name not in self._damaged]
         try:
-            self._run.stored(told_of(there), count=len(there), uri=self._uri, round=self._round, saved=saved)
+            self._run.stored(told_of(there), count=len(there), uri=self._uri, round=self._lived.round, saved=saved)
         except HoldfastError as error:  # The next deletion tells it all again.
             _LOG.warning("what storage holds was not reported reason=%s", error)

@@ -26,7 +26,7 @@ from holdfast.cli.target import JobWord, Target, target_options
 from holdfast.simulator.comparison import Comparison, Side, compared
 from holdfast.simulator.failuretable import preset, preset_names, rates_of
 from holdfast.simulator.recorded import recorded
-from holdfast.simulator.replayed import replayed
+from holdfast.simulator.replayed import judged_by, replayed
 from holdfast.simulator.scenario import Scenario
 from holdfast.simulator.sweep import Point, axes, points, ranked, says
 from holdfast.simulator.verdict import Verdict, deciding, verdict
@@ -182,6 +182,7 @@ class Run:
 
     def replay(self, target: Target) -> ExitCode:
         """A run that happened."""
+        judged_by(self._given["by"])
         run = recorded(journal_of(target))
         scenarios, names = [run.scenario(run.policy)], ["as it was"]
         if (file := self._given["policy"]) is not None:

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -16,6 +16,9 @@ from holdfast.api.errors import InvalidInput, InvalidSpec, Problem
 from holdfast.api.metadata import API_VERSION
 from holdfast.api.section import MISSING
 from holdfast.api.trainingjob import TrainingJob, read_trainingjob
+
+FILE_MAX: Final = 16 * 2**20
+VALUES_MAX: Final = 1_000_000
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -42,7 +45,11 @@ _StrictLoader.yaml_implicit_resolvers = {
 def read_documents(file: Path) -> list[Any]:
     """Every document of a YAML file that is not empty. Raises InvalidInput."""
     try:
-        text = file.read_text(encoding="utf-8")
+        with file.open("rb") as opened:
+            body = opened.read(FILE_MAX + 1)
+        if len(body) > FILE_MAX:
+            raise _refused(file, f"it is larger than {FILE_MAX >> 20} MiB; is it a job file?")
+        text = body.decode("utf-8")
     except OSError as error:
         raise _refused(file, f"the file cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -57,7 +64,22 @@ def read_documents(file: Path) -> list[Any]:
         raise _refused(file, f"the file is not YAML: {' '.join(str(error).split())}") from error
     if not documents:
         raise _refused(file, "the file is empty")
+    if _is_endless(documents):
+        raise _refused(file, f"its anchors (*NAME) repeat it into more than {VALUES_MAX:,} values")
     return documents
+
+
+def _is_endless(documents: list[Any]) -> bool:
+    """Whether there are more values than anybody would read, each counted as often as an anchor repeats it."""
+    left, count = list(documents), 0
+    while left and count <= VALUES_MAX:
+        value = left.pop()
+        count += 1
+        if isinstance(value, dict):
+            left.extend(value.values())
+        elif isinstance(value, list):
+            left.extend(value)
+    return count > VALUES_MAX
 
 
 def read_job_file(file: Path) -> TrainingJob:

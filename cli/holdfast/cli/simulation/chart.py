@@ -2,6 +2,7 @@
 
 import html
 import importlib.util
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -56,6 +57,8 @@ def check_chart(file: Path) -> None:
         raise InvalidInput(Problem("--plot", str(file), "name a file that ends with .svg or .png"))
     if not file.absolute().parent.is_dir():
         raise InvalidInput(Problem("--plot", str(file), "name a file in a directory that is there"))
+    if not os.access(file if file.exists() else file.absolute().parent, os.W_OK):
+        raise InvalidInput(Problem("--plot", str(file), "name a file that may be written"))
     if file.suffix == ".png" and importlib.util.find_spec("PIL") is None:
         raise Unavailable("a PNG needs Pillow: pip install pillow, or name a file that ends with .svg")
 
@@ -127,7 +130,8 @@ def _row(label: str, estimate: Estimate, span: tuple[float, float], top: float) 
     def place(value: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * (value - span[0]) / (span[1] - span[0])
 
-    kept = label if len(label) <= LABEL_CHARACTERS else f"{label[: LABEL_CHARACTERS - 1]}…"
+    shown = "".join(each if each.isprintable() else "?" for each in label)
+    kept = shown if len(shown) <= LABEL_CHARACTERS else f"{shown[: LABEL_CHARACTERS - 1]}…"
     yield Words(LEFT - 8, top + ROW * 0.7, kept, end=True)
     start, end = sorted((place(max(0.0, span[0])), place(estimate.mean)))
     yield Box(start, top + 3, end - start, ROW - 8, BAR)

@@ -8,6 +8,7 @@ step_s: 10
 seeds: 20
 times: {load_s: 20}               # how long what the watchdog does not decide takes
 tests_find: 0.7                   # the share of self-tests of a broken device that find it so
+script_saves: 100                 # after so many steps the script saves by itself
 
 A setting is one of these by name (`days`, `fleet.rack`, `times.load_s`) or a field of the job's spec
 (`checkpoint.interval`), which is read by the same code as a file that is applied.
@@ -26,18 +27,27 @@ from holdfast.api.bounds import NODES_MAX, PER_NODE_MAX
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.fleet import FleetReport
 from holdfast.api.metadata import API_VERSION
+from holdfast.api.plainvalues import read_plain
 from holdfast.api.policy import GpuHour, Policy
 from holdfast.api.trainingjob import JobSpec, policy_of, read_trainingjob
 from holdfast.cli.embedded.jobfile import read_documents, read_job_file
-from holdfast.simulator.failuretable import checked, preset, preset_names, rates_of, rates_of_fleet, table_of
-from holdfast.simulator.fault import FaultRate
+from holdfast.simulator.failuretable import (
+    checked,
+    odd_spread,
+    preset,
+    preset_names,
+    rates_of,
+    rates_of_fleet,
+    table_of,
+)
+from holdfast.simulator.fault import FaultRate, Spread
 from holdfast.simulator.scenario import Fleet, Scenario, Times
 
 Part = TypeVar("Part", bound=msgspec.Struct)
 Some = Annotated[int, msgspec.Meta(ge=1, le=NODES_MAX)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=NODES_MAX)]
 Document = dict[str, Any]
-SECTIONS: Final = ("job", "faults", "fleet", "days", "step_s", "seeds", "times", "tests_find")
+SECTIONS: Final = ("job", "faults", "fleet", "days", "step_s", "seeds", "times", "tests_find", "script_saves")
 SPLITS: Final = ("tensor", "context", "pipeline")
 """What the ranks of one copy of the model are multiplied from."""
 SHORT: Final[Mapping[str, str]] = {
@@ -56,6 +66,7 @@ SIZE: Final = Fleet(nodes=1)
 """What of a fleet's section is not said."""
 PRESET: Final = "llama3"
 SECONDS_MAX: Final = 86_400.0
+STEPS_MAX: Final = 10**9
 
 
 class Draft:
@@ -66,23 +77,28 @@ class Draft:
         self._job = job
         self._sections = sections
         self._folder = folder
+        self._nodes: Document = {}  # of the spec's section `nodes`, what was set by name
 
     def copy(self, says: str) -> "Draft":
         """Another one of the same contents."""
-        return Draft(says, deepcopy(self._job), deepcopy(self._sections), self._folder)
+        other = deepcopy(self)
+        other.says = says
+        return other
 
     def set(self, name: str, text: str) -> None:
         """Give one setting another value, written as in YAML. Raises InvalidInput for a name that is none."""
         path = SHORT.get(name, name).split(".")
         value = _plain(text, name)
-        if path[0] in SPEC_FIELDS:
-            _put(self._job.setdefault("spec", {}), path, value, name)
-        elif path[0] in ("days", "step_s", "seeds", "tests_find") and len(path) == 1:
+        if path[0] == "nodes" and len(path) == 2:
+            self._nodes[path[1]] = value
+        elif path[0] in SPEC_FIELDS:
+            _put(self._job, ["spec", *path], value, name)
+        elif path[0] in ("days", "step_s", "seeds", "tests_find", "script_saves") and len(path) == 1:
             self._sections[path[0]] = value
         elif path[0] in ("fleet", "times") and len(path) == 2:
             _put(self._sections, path, value, name)
         else:
-            known = ", ".join([*SHORT, "days", "step_s", "tests_find", "fleet.NAME", "times.NAME"])
+            known = ", ".join([*SHORT, "days", "step_s", "tests_find", "script_saves", "fleet.NAME", "times.NAME"])
             fix = f"give one of {known}, or a field of the job's spec, as checkpoint.interval"
             raise InvalidInput(Problem("setting", name, fix))
 
@@ -100,15 +116,17 @@ class Draft:
 
     def policy(self) -> Policy:
         """The job's, of the fleet's size. Raises InvalidSpec, InvalidInput."""
-        document = deepcopy(self._job)
+        document, given = deepcopy(self._job), self._part("fleet", _Size)
         spec = document.setdefault("spec", {})
-        given = self._part("fleet", _Size)
-        if given.gpus_per_node is not None:
-            spec["processesPerNode"] = given.gpus_per_node
-        if given.nodes is not None:
-            spec["nodes"] = _resized(spec, given.nodes)
-        if given.spares is not None:
-            _put(spec, ["nodes", "spares"], given.spares, "spares")
+        if isinstance(spec, dict):  # else whoever reads the job refuses it
+            if given.gpus_per_node is not None:
+                spec["processesPerNode"] = given.gpus_per_node
+            if given.nodes is not None:
+                spec["nodes"] = _resized(spec, given.nodes)
+            if given.spares is not None:
+                _put(spec, ["nodes", "spares"], given.spares, "spares")
+            for name, value in self._nodes.items():
+                _put(spec, ["nodes", name], value, f"nodes.{name}")
         policy = policy_of(read_trainingjob(document))
         if policy.suspend:
             raise InvalidInput(
@@ -135,11 +153,13 @@ class Draft:
     def times(self) -> Times:
         """How long what nobody decides takes. Raises InvalidInput."""
         times = self._part("times", Times)
-        wrong = [
-            Problem(f"times.{name}", value, f"give seconds from 0 to {SECONDS_MAX:g}")
-            for name in Times.__struct_fields__
-            if not 0 <= (value := _seconds(getattr(times, name))) <= SECONDS_MAX
-        ]
+        wrong: list[Problem] = []
+        for name in Times.__struct_fields__:
+            value, field = getattr(times, name), f"times.{name}"
+            if isinstance(value, Spread):
+                wrong += odd_spread(field, value)
+            elif not 0 <= value <= SECONDS_MAX:
+                wrong.append(Problem(field, value, f"give seconds from 0 to {SECONDS_MAX:g}"))
         if wrong:
             raise InvalidInput(*wrong)
         return times
@@ -175,28 +195,31 @@ class Draft:
             scenario,
             step_s=self._number("step_s", scenario.step_s, SECONDS_MAX),
             tests_find=self._share("tests_find", scenario.tests_find),
+            script_saves=self._steps("script_saves"),
         )
 
     def _number(self, name: str, default: float, most: float) -> float:
-        value = self._sections.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 1e-3 <= value <= most:
-            raise InvalidInput(Problem(name, value, f"give a number from 0.001 to {most:g}"))
-        return float(value)
+        return self._within(name, default, 1e-3, most, f"give a number from 0.001 to {most:g}")
+
+    def _steps(self, name: str) -> int:
+        given = self._sections.get(name, 0)
+        if type(given) is not int or not 0 <= given <= STEPS_MAX:
+            raise InvalidInput(Problem(name, given, f"give a number of steps, at most {STEPS_MAX}; 0 for never"))
+        return given
 
     def _share(self, name: str, default: float) -> float:
-        value = self._sections.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise InvalidInput(Problem(name, value, "give a share from 0 to 1"))
-        return float(value)
+        return self._within(name, default, 0.0, 1.0, "give a share from 0 to 1")
+
+    def _within(self, name: str, default: float, least: float, most: float, fix: str) -> float:
+        given = self._sections.get(name, default)
+        value = read_plain(given, float, name) if not isinstance(given, bool) else math.nan
+        if not least <= value <= most:
+            raise InvalidInput(Problem(name, given, fix))
+        return value
 
     def _part(self, name: str, kind: type[Part]) -> Part:
-        given = self._sections.get(name, {})
-        try:
-            return msgspec.convert(given, kind)
-        except msgspec.ValidationError as error:
-            says, _, where = str(error).partition(" - at `$")
-            field = f"{name}{where.rstrip('`')}"
-            raise InvalidInput(Problem(field, given, says[:1].lower() + says[1:])) from None
+        given = self._sections.get(name)
+        return read_plain({} if given is None else given, kind, name)
 
 
 class _Size(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -260,19 +283,24 @@ def _default_job() -> Document:
     }
 
 
-def _resized(spec: Document, nodes: int) -> Document:
-    """The section `nodes` of a job for so many: its least number in the proportion that it had, in whole replicas.
+def _resized(spec: Document, nodes: int) -> object:
+    """The section `nodes` of a job for so many: its least number in the proportion that it had, in whole replicas
+    and replica groups.
 
     What is no number there is left for whoever reads the job to refuse.
     """
     had, split = spec.get("nodes") or {}, spec.get("parallelism") or {}
+    if not (isinstance(had, dict) and isinstance(split, dict)):
+        return had
     least, most = had.get("min", 1), had.get("max", had.get("min", 1))
     per_node, degrees = spec.get("processesPerNode", 1), [split.get(name, 1) for name in SPLITS]
     model = math.prod(degrees) if _whole(*degrees) else 1
     kept = nodes
     if _whole(least, most, per_node) and least < most:
         replica = model // math.gcd(model, per_node)
-        kept = min(nodes, replica * math.ceil(nodes * least / most / replica))
+        group = split.get("replicaGroupNodes", 1)
+        unit = math.lcm(replica, group) if _whole(group) else replica
+        kept = min(nodes, unit * math.ceil(nodes * least / most / unit))
     return {**had, "min": kept, "max": nodes}
 
 
@@ -282,9 +310,11 @@ def _whole(*values: object) -> bool:
 
 def _put(document: Document, path: list[str], value: object, name: str) -> None:
     for key in path[:-1]:
-        inner = document.setdefault(key, {})
+        if document.get(key) is None:
+            document[key] = {}
+        inner = document[key]
         if not isinstance(inner, dict):
-            raise InvalidInput(Problem("setting", name, f"{key} has no fields in this job"))
+            raise InvalidInput(Problem("setting", name, f"{key} is {inner!r} here and has no fields"))
         document = inner
     document[path[-1]] = value
 
@@ -296,10 +326,6 @@ def _plain(text: str, name: str) -> object:
     except yaml.YAMLError:
         raise InvalidInput(Problem(name, text, "give a value as in YAML")) from None
     return value
-
-
-def _seconds(value: object) -> float:
-    return value if isinstance(value, float) else float(getattr(value, "median_s", -1.0))
 
 
 def _beside(name: str, folder: Path) -> str:
@@ -318,12 +344,7 @@ def _told_in(name: str, folder: Path, gpus_per_node: int, field: str) -> tuple[F
     if more:
         raise InvalidInput(Problem(field, name, "give one table in a file"))
     if isinstance(given, dict) and "tables" in given:
-        try:
-            report = msgspec.convert(given, FleetReport)
-        except msgspec.ValidationError as error:
-            fix = f"give what `holdfast fleet -o json` writes: {error}"
-            raise InvalidInput(Problem(field, name, fix)) from None
-        return rates_of_fleet(report, gpus_per_node, name)
+        return rates_of_fleet(read_plain(given, FleetReport, name), gpus_per_node, name)
     return rates_of(table_of(given, name), name)
 
 

@@ -58,7 +58,10 @@ def verdict_text(found: Verdict) -> str:
     if runs > 1:
         heading += f"; means of one run, {CONFIDENCE:.0%} intervals (Student's t over seeds)"
     units = _units(found.currency)
-    rows = [(NAMES[name], figure(each, units.get(name, ""))) for name, each in found.figures.items()]
+    rows = [
+        (_with_money(name, found.currency), figure(each, units.get(name, "")))
+        for name, each in found.figures.items()
+    ]
     if found.recovery is not None:
         took = found.recovery
         rows.append(("recovery", f"median {seconds(took.median_s)}, 95 % within {seconds(took.p95_s)}"))
@@ -74,6 +77,10 @@ def verdict_text(found: Verdict) -> str:
         left = len(causes) - CAUSES_SHOWN
         parts.append(text + (f"\n({left} more: -o json)" if left > 0 else ""))
     return "\n\n".join(parts)
+
+
+def _with_money(name: str, currency: str) -> str:
+    return f"{NAMES[name]}, {currency}" if name == "lost_money" and currency else NAMES[name]
 
 
 def _units(currency: str) -> Mapping[str, str]:
@@ -98,7 +105,7 @@ def comparison_text(found: Comparison) -> str:
     """Which of the two is better, and by how much."""
     rows = [
         (
-            NAMES[each.name],
+            _with_money(each.name, found.currency),
             value(each.first.mean, each.unit),
             value(each.second.mean, each.unit),
             _change(each.change, each.unit),
@@ -107,7 +114,15 @@ def comparison_text(found: Comparison) -> str:
         for each in found.differences
     ]
     headers = ("", found.first, found.second, f"CHANGE ({CONFIDENCE:.0%})", "BETTER")
-    return "\n\n".join([sentence(found), table(headers, rows)])
+    return "\n\n".join([sentence(found), *_sizes(found), table(headers, rows)])
+
+
+def _sizes(found: Comparison) -> Iterator[str]:
+    """What is to be said before minutes and hours of two sizes are laid beside each other."""
+    one, other = found.gpus
+    if one != other:
+        told = "shares compare (--by goodput), minutes and hours do not"
+        yield f"They are of two sizes, {one:,} and {other:,} GPUs: {told}."
 
 
 def _change(change: Estimate, unit: str) -> str:
@@ -173,13 +188,18 @@ def replayed_text(found: Relived) -> str:
     parts = [heading, table(("AS IT WAS", "REALLY", "SIMULATED", "OFF BY"), rows)]
     if found.comparison is not None:
         parts.append(comparison_text(found.comparison))
-        minutes = abs(found.comparison.of("lost_minutes").change.mean)
-        more = "more" if minutes > found.error_minutes else "no more"
-        parts.append(
-            f"The simulator is {value(found.error_minutes, 'min')} minutes beside the run; what the policies"
-            f" differ by, {value(minutes, 'min')} minutes, is {more} than that."
-        )
+        parts.append(_answer(found))
     return "\n\n".join(parts)
+
+
+def _answer(found: Relived) -> str:
+    """What the new policy comes to, beside what the simulator itself is wrong by."""
+    unit, named = _unit(found.by), NAMES[found.by]
+    apart, error = value(abs(found.differs), unit), value(found.error, unit)
+    beside = f"the policies are {apart} of {named} apart, and the simulator is {error} beside the run"
+    if found.says == "noise":
+        return f"That is noise, or within what the simulator itself is wrong by: {beside}."
+    return f"The new policy is {found.says}: {beside}."
 
 
 def _unit(name: str) -> str:

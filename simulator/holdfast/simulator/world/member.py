@@ -14,23 +14,21 @@ from holdfast.api.event import (
     MemberFinished,
     MemberJoined,
     MemberLeft,
-    MemberTested,
     MemberWarmed,
 )
 from holdfast.api.membership import CollectiveFailed, WorkerExited
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Closed, Desired, Round
-from holdfast.api.selftest import TOPOLOGY, BadLink, CheckResult, Judged, TestWanted, Verdict
 from holdfast.api.telemetry import NodeEvent, NodeReport, NonFinite, ProcessState, RankSample
 from holdfast.simulator.world.cluster import Supplied
 from holdfast.simulator.world.conditions import NodeConditions
+from holdfast.simulator.world.selftests import SelfTests
 from holdfast.watchdog.detectors.detector import CollectiveBroke, Exited, Heard, Left, Reported
 
 if TYPE_CHECKING:
     from holdfast.simulator.world.world import World
 
 REPEATED_MESSAGES = 4
-NEVER_ANSWERS = 0.05
 
 
 class Worker(Enum):
@@ -74,8 +72,11 @@ class SimulatedMember:
         self._arrives = 0.0
         self.silent = False  # partitioned: nothing passes, nothing closes
         self.held: Desired | None = None
+        self.coming: Round | None = None  # the round that its replica group goes on into at the end of a step
+        self.epoch: int | None = None  # of the replica group in which its workers are
         self.entered: int | None = None
         self.workers: list[Worker] = []
+        self.ails = False  # whether a worker of them does not run
         self.step: int | None = None
         self.progress_at = world.now
         self._recent: list[Callable[[], None]] = []
@@ -84,12 +85,18 @@ class SimulatedMember:
         self.ending_at: float | None = None  # told to end: when it must be gone
         self.wrong: set[int] = set()  # local ranks whose parameters are not what they should be
         self.nonfinite: tuple[float, NonFinite] | None = None  # since when, and what its ranks tell of it
-        self._wanted_test: TestWanted | None = None
+        self.tests = SelfTests(self)
 
     @property
     def in_touch(self) -> bool:
         """Whether it has had time to hear what the watchdog shows now."""
         return bool(self.connection) and not self.silent and self.world.now - self.connected_at > 0.1
+
+    @property
+    def shown(self) -> int:
+        """The greatest number that it was shown, 0 for none."""
+        newest = self.coming or self.held
+        return 0 if newest is None else newest.number
 
     @property
     def round(self) -> Round | None:
@@ -112,8 +119,10 @@ class SimulatedMember:
         self.warm = warm
         self.world.after(delay_s, begin)
 
-    def come_in_sight(self) -> None:
-        """From now on somebody looks."""
+    def come_in_sight(self, shown: Desired | None) -> None:
+        """From now on somebody looks. `shown` is what those who are not in sight were shown last."""
+        if isinstance(shown, Round) and shown.number > self.shown and self.epoch is not None:
+            self.coming = shown if shown.epochs.get(self.name) == self.epoch else self.coming
         if not self.in_sight:
             self.in_sight = True
             if self.alive:
@@ -149,7 +158,8 @@ class SimulatedMember:
             return
         self.disconnect(told=True)
         self.boot = str(int(self.boot) + 1)
-        self.held, self.entered, self.workers, self.step, self._recent = None, None, [], None, []
+        self.held, self.coming, self.epoch, self.entered = None, None, None, None
+        self.workers, self.ails, self.step, self._recent = [], False, None, []
         self.world.training.changed(self)
         self.world.after(self.world.draw.uniform(0.05, 2.0), self.connect)
 
@@ -165,7 +175,8 @@ class SimulatedMember:
         self._connections += 1
         self.connection, self._epoch, self._arrives = self._connections, world.epoch, world.now
         self.connected_at = world.now
-        held = self.held.number if isinstance(self.held, Round) else None
+        newest = self.coming or self.held
+        held = newest.number if isinstance(newest, Round) else None
         ports = (7000, 7001)
         size = world.policy.processes_per_node
         join = MemberJoined(
@@ -177,7 +188,7 @@ class SimulatedMember:
             ports,
             self.warm,
             held,
-            shown=self.held.number if self.held is not None else 0,
+            shown=self.shown,
             transfer=f"{self.name}:1",
         )
 
@@ -249,6 +260,10 @@ class SimulatedMember:
 
         self.world.after(seconds, thaw)
 
+    def is_reached_by(self, connection: int) -> bool:
+        """Whether it still hears what was sent over that connection."""
+        return bool(connection) and self.alive and not self.silent and self.connection == connection
+
     def dismissed(self) -> None:
         """The watchdog closed the connection: this one counts as lost."""
         if self.connection:
@@ -261,16 +276,19 @@ class SimulatedMember:
         connection = self.connection
 
         def arrive() -> None:
-            if self.alive and not self.silent and self.connection == connection and connection:
+            if self.is_reached_by(connection):
                 self.obey(desired)
 
         self.world.after(self.world.tempo.message_s(), arrive)
 
     def obey(self, desired: Desired) -> None:
         """A greater number is obeyed, anything else is old news."""
-        if self.held is not None and desired.number <= self.held.number:
+        if self.held is not None and desired.number <= self.shown:
             return
-        self.held, self.entered = desired, None
+        self.turn_to(desired)
+        if self.coming is not None:
+            self._go_on(self.coming)
+            return
         self.world.training.changed(self)
         if isinstance(desired, Closed):
             self.workers = []
@@ -279,6 +297,40 @@ class SimulatedMember:
         elif self.round is not None:
             self.world.after(self.world.tempo.enter_s(self.round), lambda: self.enter(desired.number))
 
+    def turn_to(self, desired: Desired) -> None:
+        """Hold it from now on; or, where its replica group goes on, from the end of a step on."""
+        epoch = None
+        if isinstance(desired, Round):
+            epoch = desired.epochs.get(self.name)
+            if epoch is not None and epoch == self.epoch:
+                self.coming = desired
+                return
+        self.held, self.coming, self.epoch, self.entered = desired, None, epoch, None
+
+    def _go_on(self, coming: Round) -> None:
+        """Its workers learn of the round. One that ended before cannot be started into a group that has met."""
+        for local, worker in enumerate(self.workers):
+            if worker is Worker.DEAD:
+                self._say_exit(coming, local, "RuntimeError: the replica group has met without it")
+        self.world.training.heard(self, coming)
+
+    def take_up(self, round: Round) -> MemberEntered:
+        """Its workers are in the round, and have left nothing for it."""
+        last_step = self.step
+        self.held, self.coming = round, None
+        self.entered, self.step, self.progress_at, self.nonfinite = round.number, None, self.world.now, None
+        return MemberEntered(self.name, round.number, reentrant=True, last_step=last_step)
+
+    def go_on(self) -> None:
+        """Into the round that it was shown, unless a worker of its replica group cannot."""
+        round = self.coming
+        assert round is not None
+        if not self.world.training.may_go_on(self, round):
+            return
+        event = self.take_up(round)
+        self.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
+        self.world.training.entered(round)
+
     def enter(self, number: int) -> None:
         world, round = self.world, self.round
         if not self.alive or round is None or round.number != number or self.entered == number:
@@ -286,12 +338,15 @@ class SimulatedMember:
         event = self.come_in(round)
         self.send_and_remember(lambda: world.carry_out(world.job.record(event, world.now)))
         world.training.entered(round)
+        if self.coming is not None:
+            world.training.heard(self, self.coming)
 
     def come_in(self, round: Round) -> MemberEntered:
         """Its workers run in the round."""
         size = round.ranks[0].local_size
         if len(self.workers) != size or self.workers.count(Worker.RUNNING) != size:
             self.workers = [Worker.RUNNING] * size
+        self.ails = False
         self.nonfinite = None
         last_step, self.entered, self.step, self.progress_at = self.step, round.number, None, self.world.now
         return MemberEntered(self.name, round.number, reentrant=True, last_step=last_step)
@@ -327,55 +382,7 @@ class SimulatedMember:
         self.world.after(0.05, lambda: self.world.remove_node(self, "left"))
         if self.round is not None and self.entered == self.round.number:
             # Else nothing but a time-out of minutes would tell a job that is only observed.
-            self.world.training.broke(self.round, for_all=True)
-
-    # self-tests
-
-    def examine(self, wanted: TestWanted) -> None:
-        """The watchdog asks for a self-test over this connection."""
-        connection = self.connection
-
-        def arrive() -> None:
-            if self.alive and not self.silent and self.connection == connection and connection:
-                self._wanted_test = wanted
-                self._test(wanted)
-
-        self.world.after(self.world.tempo.message_s(), arrive)
-
-    def _test(self, wanted: TestWanted) -> None:
-        """Begin once no worker runs; some never answer."""
-        if not self.alive or self._wanted_test is not wanted:
-            return
-        if self.round is not None:
-            self.world.after(0.5, lambda: self._test(wanted))
-        elif self.world.sound or self.world.draw.random() > NEVER_ANSWERS:
-            self.world.after(self.world.tempo.test_s(), lambda: self._answer(wanted))
-
-    def _answer(self, wanted: TestWanted) -> None:
-        if not self.alive or self._wanted_test is not wanted:
-            return
-        verdict = self.world.verdict_of(self)
-        if self.round is not None:
-            verdict = Verdict.UNKNOWN  # a round came between
-        checks: tuple[CheckResult, ...] = ()
-        if self.is_misfit and verdict is not Verdict.UNKNOWN:
-            verdict = Verdict.FAILED
-            checks = (CheckResult(TOPOLOGY, "node", verdict, "1 GPU in the largest NVLink domain", 0.1),)
-        links = None
-        if wanted.links is not None and wanted.links.leads and verdict is not Verdict.UNKNOWN:
-            links = self._judged(wanted.links.members, verdict)
-        event = MemberTested(self.name, wanted.number, wanted.level, verdict, checks, links=links)
-        self.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
-
-    def _judged(self, members: tuple[str, ...], verdict: Verdict) -> Judged:
-        """What it found as the lead of a test of links: a link, a node, or somebody who did not come."""
-        if verdict is Verdict.PASSED:
-            return Judged(verdict, says="all alike")
-        one, other = (self.world.draw.choice(members) for _ in range(2))
-        if one != other:
-            return Judged(verdict, links=(BadLink(one, other, "slow"),), says="a link")
-        node = self.world.draw.random() < 0.5
-        return Judged(verdict, {one: "slow"} if node else {}, says="a node", absent=() if node else (one,))
+            self.world.training.broke(self.round, self, for_all=True)
 
     # workers
 
@@ -384,9 +391,14 @@ class SimulatedMember:
         round, world = self.round, self.world
         if not self.alive or round is None or self.entered != round.number or self.workers[local] is Worker.DEAD:
             return
-        self.workers[local] = Worker.DEAD
+        self.workers[local], self.ails = Worker.DEAD, True
         world.training.changed(self)
-        rank = self.first_rank(round) + local
+        self._say_exit(self.coming or round, local, error, signal=signal)
+        world.training.broke(round, self)
+
+    def _say_exit(self, round: Round, local: int, error: str = "", *, signal: int = 9) -> None:
+        """A worker of the newest round that the launcher was shown has ended."""
+        rank, world = self.first_rank(round) + local, self.world
         exit = WorkerExited(
             round.number,
             rank,
@@ -400,7 +412,6 @@ class SimulatedMember:
         self.send_and_remember(
             lambda: world.carry_out(world.job.observe(Exited(self.name, self.node, exit), world.now))
         )
-        world.training.broke(round)
 
     def stop_worker(self, local: int) -> None:
         self._hold_worker(local, Worker.STOPPED)
@@ -411,14 +422,15 @@ class SimulatedMember:
 
     def _hold_worker(self, local: int, how: Worker) -> None:
         if self.alive and self.workers and self.workers[local] is Worker.RUNNING:
-            self.workers[local] = how
+            self.workers[local], self.ails = how, True
             self.world.training.changed(self)
 
-    def collective_failed(self, round: Round) -> None:
-        """A live worker's collective failed because a peer went."""
+    def collective_failed(self, round: Round, *, across: bool = False) -> None:
+        """A live worker's collective failed because a peer went; `across`: one of another replica group."""
         if not self.alive or self.entered != round.number or Worker.RUNNING not in self.workers:
             return
-        failure = CollectiveFailed(round.number, self.first_rank(round), 0.001, "Connection closed by peer")
+        says, rank = "Connection closed by peer", self.first_rank(round)
+        failure = CollectiveFailed(round.number, rank, 0.001, says, across=across)
         self.send_and_remember(
             lambda: self.world.carry_out(
                 self.world.job.observe(CollectiveBroke(self.name, self.node, failure), self.world.now)
@@ -471,10 +483,11 @@ class SimulatedMember:
             return ()
         self.world.training.look(self)
         age = max(0.0, self.world.now - self.progress_at)
+        first, work_of = self.first_rank(round), self.world.training.work_of
         return tuple(
             RankSample(
                 round=round.number,
-                rank=self.first_rank(round) + local,
+                rank=first + local,
                 process=STATES[worker],
                 phase=Phase.STARTUP if self.step is None else PHASES.get(worker, Phase.BACKWARD),
                 progress_age_s=age,
@@ -484,6 +497,7 @@ class SimulatedMember:
                 step_time_s=self.world.training.step_time_s,
                 loss=1.0,
                 nonfinite=self._nonfinite(),
+                work=work_of(self, local, first + local) if self.step is not None else None,
             )
             for local, worker in enumerate(self.workers)
         )

@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.api.round import Round
 from holdfast.simulator.world.member import SimulatedMember, Worker
+from holdfast.simulator.world.shares import Shares
 from holdfast.simulator.world.training import Training, fingerprints
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ class StepByStep(Training):
         self._stepped_at: tuple[int, float] | None = None  # the newest step's round and time
         self.nan_at: set[int] = set()  # steps whose batch gives a NaN, whenever they are trained
         self.nan_on: SimulatedMember | None = None  # whose next step gives one, once
+        self.shares = Shares()  # of replica groups
+        self._stands: Round | None = None  # the newest round that all were in
+        self._last = 0  # the step that was complete last
 
     def is_stopped(self) -> bool:
         """Whether a worker of the newest round is stopped, for nobody knows how long."""
@@ -36,19 +40,62 @@ class StepByStep(Training):
         return any(Worker.STOPPED in member.workers for member in newest)
 
     def _stand(self, round: Round) -> None:
+        self._stands = round
+        if round.goes_on and self.holders:
+            self._regroup(round)
+            return
+        self.holders = frozenset()
         found = self.restore(round)
         self.tell_restored(round, found)
-        start = found.step
-        self.took_s = {step: took_s for step, took_s in self.took_s.items() if step <= (start or 0)}
-        self.world.after(self.step_time_s, lambda: self.step(round, (start or 0) + 1))
+        self._last = start = found.step or 0
+        self.took_s = {step: took_s for step, took_s in self.took_s.items() if step <= start}
+        self.shares.give_up(start)
+        if round.groups:
+            self.shares.begin(round)
+        self.world.after(self.step_time_s, lambda: self.step(round, start + 1))
+
+    def _regroup(self, round: Round) -> None:
+        """Groups go on: they meet anew, those that come in copy the state, and the step in flight is completed."""
+        self.world.witness.went_on(round)
+        tempo, newcomers = self.world.tempo, self.newcomers(round)
+        wait_s = tempo.regroup_s(round) + (tempo.state_s() if newcomers else 0.0)
+        self.shares.go_on(round)
+        for place, member in enumerate(newcomers):
+            source = self.world.members[round.ranks[place % round.groups[0].members].member]
+            member.wrong = set(source.wrong)
+        self.world.after(self.step_time_s + wait_s, lambda: self.step(round, self._last + 1))
+
+    def _hear(self, member: SimulatedMember, coming: Round) -> None:
+        round = self._stands
+        if round is None or round.number != member.entered or self.members_of(round) is None:
+            member.go_on()  # nobody completes a step there
+
+    def _go_on_together(self, members: list[SimulatedMember]) -> bool:
+        """At the end of a step: into the newest round, once all that make it have heard of it."""
+        coming = members[0].coming
+        if coming is None or any(each.shown != coming.number for each in members):
+            return False
+        for each in members:
+            each.go_on()
+        return True
 
     def step(self, round: Round, step: int) -> None:
         """One step of all ranks; a round in which somebody is missing stands still."""
         members = self.members_of(round)
         if members is None:
-            if any(member.entered == round.number for member in self.world.members.values()):
+            there = [member for member in self.world.members.values() if member.entered == round.number]
+            for member in there:
+                if member.coming is not None:
+                    member.go_on()
+            if any(member.entered == round.number for member in there):
                 self.world.after(self.step_time_s, lambda: self.step(round, step))
             return
+        if round.number == self.newest:
+            self._last = step
+            if round.groups:
+                self.holders = frozenset([each.name for each in members])
+                self.shares.complete(step)
+                self.shares.begin(round)
         for member in members:
             member.step, member.progress_at = step, self.world.now
         self._compute(round, step, members)
@@ -71,6 +118,8 @@ class StepByStep(Training):
         if step >= LAST_STEP:
             for member in members:
                 member.finish(round.number)
+            return
+        if self._go_on_together(members):
             return
         self.world.after(self.step_time_s, lambda: self.step(round, step + 1))
 

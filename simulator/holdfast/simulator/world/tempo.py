@@ -33,6 +33,18 @@ class Tempo:
         """A member that was shown the round, until its workers run; `starts`: some of them are new ones."""
         return self.draw.uniform(0.02, 0.3)
 
+    def door_s(self, members: int) -> float:
+        """A replica group of so many whose workers run, until it waits for the others at the end of a step."""
+        return self.draw.uniform(0.2, 1.0)
+
+    def regroup_s(self, round: Round) -> float:
+        """All replica groups that train, until they have met anew."""
+        return self.draw.uniform(0.01, 0.1)
+
+    def state_s(self) -> float:
+        """The state of a replica group, until those that come in have copied it."""
+        return self.draw.uniform(0.05, 0.5)
+
     def noticed_s(self) -> float:
         """A pod or node that is gone, until the operator says so."""
         return self.draw.uniform(0.2, 1.0)

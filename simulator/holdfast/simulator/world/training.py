@@ -1,11 +1,13 @@
 """What the workers of a round do together: start when all are there, train in lockstep, stall when one is not.
 
-Here is what does not depend on the resolution: who is in a round, where it begins, what is saved. How steps are
-made is for who fills `_stand`: each of them (`steps.py`), or as many as time makes.
+Here is what does not depend on the resolution: who is in a round, where it begins, what is saved, which replica
+groups are being formed. How steps are made is for who fills `_stand` and `_hear`: each of them (`steps.py`), or as
+many as time makes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,9 +15,10 @@ from typing import TYPE_CHECKING
 from holdfast.api.checkpoint import TOLD_MAX, StoredCheckpoint
 from holdfast.api.event import CheckpointRecorded, RestoreReported, StorageListed
 from holdfast.api.membership import SaveWanted
-from holdfast.api.round import Round, Tier
-from holdfast.api.telemetry import ParametersFingerprinted
-from holdfast.simulator.world.member import SimulatedMember, Worker
+from holdfast.api.round import MemberRanks, Round, Tier
+from holdfast.api.telemetry import ParametersFingerprinted, StepWork
+from holdfast.simulator.world.member import SimulatedMember
+from holdfast.simulator.world.shares import Group
 
 if TYPE_CHECKING:
     from holdfast.simulator.world.world import World
@@ -43,6 +46,10 @@ class Training:
         self.is_sick = False  # whether the parameters of the newest round are NaN
         self._sick: set[tuple[int, int]] = set()  # rounds and steps after which they were
         self._wanted: dict[int, int] = {}  # by round: the number of the checkpoint that was asked for
+        # Members whose ranks have the state of the newest step. Nobody: it is restored first.
+        self.holders: Set[str] = frozenset()
+        self._formed: set[Group] = set()  # replica groups that were formed
+        self._saver: Group | None = None  # the one that saves
 
     def want(self, wanted: SaveWanted) -> None:
         """The launchers of a round were asked for one more checkpoint; the workers save at their next step."""
@@ -54,37 +61,107 @@ class Training:
     def look(self, member: SimulatedMember) -> None:
         """Somebody looks how far the member's ranks are."""
 
+    def work_of(self, member: SimulatedMember, local: int, rank: int) -> StepWork | None:
+        """What the steps of a rank of the member's were made of, since its round began; None: it does not say."""
+        return None
+
     def members_of(self, round: Round) -> list[SimulatedMember] | None:
-        """The round's members when all of them are in it with every worker running, else None."""
-        known = self.world.members
-        there = []
-        for share in round.ranks:
+        """The members that train in the round when all of them are in it with every worker running, else None."""
+        known, number, there = self.world.members, round.number, []
+        for share in round.ranks[: round.training]:
             member = known.get(share.member)
-            if member is None or not self.is_in(member, round):
+            if member is None or member.entered != number or member.ails or not member.alive:
                 return None
             there.append(member)
         return there
 
     def is_in(self, member: SimulatedMember, round: Round) -> bool:
         """Whether the member is in the round with every worker running."""
-        workers = member.workers
-        return member.alive and member.entered == round.number and workers.count(Worker.RUNNING) == len(workers)
+        return member.entered == round.number and member.alive and not member.ails
 
     def entered(self, round: Round) -> None:
-        """A member entered; the last one to do so makes the process group stand."""
-        if round.number <= self.newest or self.members_of(round) is None:
-            return
-        self.newest = round.number
-        self.world.disk.raise_fence(round.number)
-        self._stand(round)
+        """A member entered; the last one to do so makes the process group stand, and its replica group form."""
+        if round.number > self.newest and self.members_of(round) is not None:
+            self.newest = round.number
+            saver = (round.groups[0].epoch, round.ranks[0].member) if round.groups else None
+            if not round.goes_on or saver != self._saver:
+                self.world.disk.raise_fence(round.number)
+            self._saver = saver
+            self._stand(round)
+        if round.groups:
+            self._form(round)
 
     def _stand(self, round: Round) -> None:
-        """All are there."""
+        """All that train are there."""
         raise NotImplementedError
+
+    # replica groups
+
+    def heard(self, member: SimulatedMember, coming: Round) -> None:
+        """A member was shown a round into which its replica group goes on. While it is being formed it is in no
+        step, and waits for nobody.
+        """
+        if member.entered is None:
+            return  # it says so again once its workers run
+        round = member.round
+        if round is not None and not round.trains(member.name):
+            member.go_on()
+        else:
+            self._hear(member, coming)
+
+    def _hear(self, member: SimulatedMember, coming: Round) -> None:
+        """A member that trains takes the round up at the end of a step, or now if the step cannot end."""
+        raise NotImplementedError
+
+    def _form(self, round: Round) -> None:
+        """Have the groups of the round that do not train build what they need, once all their workers run."""
+        first, ranks = round.training, round.ranks
+        for group in round.groups:
+            if group.trains:
+                continue
+            shares = ranks[first : first + group.members]
+            first += group.members
+            key = group.epoch, shares[0].member
+            if key not in self._formed and self._group_of(shares, group.epoch) is not None:
+                self._formed.add(key)
+                come = partial(self._come_to_the_door, shares, group.epoch)
+                self.world.after(self.world.tempo.door_s(len(shares)), come)
+
+    def _come_to_the_door(self, shares: Sequence[MemberRanks], epoch: int) -> None:
+        members = self._group_of(shares, epoch)
+        if members is None:
+            return  # it failed meanwhile
+        if self.world.is_apart(members):
+            self.world.after(1.0, partial(self._come_to_the_door, shares, epoch))
+            return
+        self.world.tell_ready(members, epoch)
+
+    def _group_of(self, shares: Sequence[MemberRanks], epoch: int) -> list[SimulatedMember] | None:
+        """The members of a replica group when all of them are in it with every worker running, else None."""
+        members = [self.world.members.get(share.member) for share in shares]
+        there = [each for each in members if each is not None and each.epoch == epoch and _is_whole(each)]
+        return there if len(there) == len(shares) else None
+
+    def may_go_on(self, member: SimulatedMember, round: Round) -> bool:
+        """Whether the workers of its replica group all run: they go on together."""
+        seat = round.seat_of(member.name)
+        assert seat is not None
+        assert seat.group is not None
+        first = round.member_of(seat.group.first_rank)
+        assert first is not None
+        place = round.ranks.index(first)
+        size = next(each.members for each in round.groups if each.epoch == seat.group.epoch)
+        known = (self.world.members.get(share.member) for share in round.ranks[place : place + size])
+        return all(each is not None and each.alive and not each.ails for each in known)
+
+    def newcomers(self, round: Round) -> list[SimulatedMember]:
+        """Those of the round that train and do not have the state: they copy it from a group that has."""
+        shares = round.ranks[: round.training]
+        return [self.world.members[each.member] for each in shares if each.member not in self.holders]
 
     def tell_restored(self, round: Round, found: Found) -> None:
         """The state is restored, and everybody has loaded parts of the same."""
-        for share in round.ranks:
+        for share in round.ranks[: round.training]:
             member = self.world.members[share.member]
             if found.wrong or member.wrong:
                 member.wrong = set(range(share.local_size)) if found.wrong else set()
@@ -139,7 +216,7 @@ class Training:
         `cost_s`: for how long training stood still for it, and how long it took in all.
         """
         first = self.world.members.get(round.ranks[0].member)
-        if first is None or not first.alive or first.entered != round.number:
+        if first is None or not first.alive or not _went_on(first, round):
             return
         if not self.world.disk.commit(round.number, step, healthy=healthy):
             self.world.note(f"commit of step {step} by round {round.number} was fenced")
@@ -148,12 +225,38 @@ class Training:
         event = CheckpointRecorded(round.number, step, "/ckpt", wanted, *cost_s)
         first.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
 
-    def broke(self, round: Round, *, for_all: bool = False) -> None:
-        """A worker died: its peers' collectives fail within milliseconds, or never, unless they do `for_all`."""
+    def broke(self, round: Round, where: SimulatedMember, *, for_all: bool = False) -> None:
+        """A worker died: its peers' collectives fail within milliseconds, or never, unless they do `for_all`.
+
+        Those of other replica groups fail between groups, and only of one that trains.
+        """
+        trains = round.trains(where.name)
         for member in self.world.watched(round):
+            is_across = bool(round.groups) and not _share_a_group(round, member, where)
+            if is_across and not (trains and round.trains(member.name)):
+                continue
             if for_all or self.world.draw.random() < 0.7:
-                fail = partial(member.collective_failed, round)
+                fail = partial(member.collective_failed, round, across=is_across)
                 self.world.after(self.world.draw.uniform(0.002, 0.1), fail)
+
+
+def _is_whole(member: SimulatedMember) -> bool:
+    return member.alive and member.entered is not None and not member.ails
+
+
+def _went_on(member: SimulatedMember, round: Round) -> bool:
+    """Whether its workers are in the round, or left nothing for a later one."""
+    if member.entered == round.number:
+        return True
+    return (
+        member.entered is not None and member.epoch is not None and member.epoch == round.epochs.get(member.name)
+    )
+
+
+def _share_a_group(round: Round, one: SimulatedMember, other: SimulatedMember) -> bool:
+    seats = [round.seat_of(each.name) for each in (one, other)]
+    first, second = (seat.group if seat is not None else None for seat in seats)
+    return first is not None and second is not None and first.first_rank == second.first_rank
 
 
 def fingerprints(member: SimulatedMember, round: Round, step: int) -> tuple[ParametersFingerprinted, ...]:

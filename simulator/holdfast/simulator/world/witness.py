@@ -1,7 +1,7 @@
 """Whoever looks on while a world lives: it is told of what happens, and changes nothing."""
 
 from holdfast.api.plan import Plan
-from holdfast.api.round import Desired
+from holdfast.api.round import Desired, Round
 from holdfast.simulator.world.nodememory import Image
 from holdfast.watchdog.brain.step import Effect
 
@@ -23,6 +23,9 @@ class Witness:
 
     def check(self) -> None:
         """Something has happened; so after each thing that does."""
+
+    def went_on(self, round: Round) -> None:
+        """Replica groups go on into the round, and restore nothing."""
 
     def reached(self, why: str | None) -> None:
         """A launcher came with the number it was shown last; `why` is None unless the job stopped for it."""

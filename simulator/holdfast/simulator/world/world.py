@@ -9,10 +9,11 @@ is the same for two nodes and for twelve thousand, but for who is in sight (`Sim
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
-from holdfast.api.event import Event, JobSubmitted, MemberJoined, NodeChanged, PodChanged
+from holdfast.api.event import Event, JobSubmitted, MemberJoined, MemberReady, NodeChanged, PodChanged
 from holdfast.api.intervention import InterventionOutcome, InterventionRequest
 from holdfast.api.membership import SaveWanted
 from holdfast.api.plan import NodeState, Plan, PodState
@@ -149,7 +150,7 @@ class World:
 
     def examine(self, member: SimulatedMember, wanted: TestWanted) -> None:
         """The member is asked for a self-test."""
-        member.examine(wanted)
+        member.tests.ask(wanted)
 
     def verdict_of(self, member: SimulatedMember) -> Verdict:
         """What a self-test says of the member's devices."""
@@ -159,6 +160,19 @@ class World:
         """The members of the round of which somebody would hear that a collective of theirs failed."""
         members = (self.members.get(share.member) for share in round.ranks)
         return [member for member in members if member is not None]
+
+    def is_apart(self, members: Iterable[SimulatedMember]) -> bool:
+        """Whether some of them cannot reach the others."""
+        return False
+
+    def tell_ready(self, members: Sequence[SimulatedMember], epoch: int) -> None:
+        """The workers of a replica group wait for the other groups at the end of a step."""
+        for member in members:
+            event = MemberReady(member.name, epoch)
+            member.send_and_remember(partial(self._record, event))
+
+    def _record(self, event: Event) -> None:
+        self.carry_out(self.job.record(event, self.now))
 
     def _schedule_wakeup(self) -> None:
         at = self.job.next_wakeup(self.now)
@@ -205,7 +219,7 @@ class World:
         if saving is not None and saving.saved is None:
             self.training.want(SaveWanted(saving.round, saving.number))
         if (trial := self.job.state.trials.get(member.name)) is not None:
-            member.examine(wanted_of(self.job.state, trial))
+            member.tests.ask(wanted_of(self.job.state, trial))
         return self.job.state.desired
 
     def closed(self, member: str) -> None:
@@ -239,7 +253,9 @@ class World:
             self.add(given, self.tempo.provision_s())
 
     def add(self, given: Supplied, after_s: float, *, warm: bool = False) -> SimulatedMember:
-        """A pod on a node that the cluster gave; its launcher runs after that time."""
+        """A pod on a node that the cluster gave, as the operator tells; its launcher runs after that time."""
+        if given.rack:
+            self.tell(NodeChanged(given.node, NodeState.READY, rack=given.rack))
         member = SimulatedMember(self, given, in_sight=self.sees_newcomers)
         self.members[given.member] = member
         member.start(after_s, warm=warm)

@@ -14,7 +14,7 @@ from holdfast.api.policy import CordonOn, XidAction
 from holdfast.api.round import Closed
 from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.brain.groups import is_being_formed, within_groups
+from holdfast.watchdog.brain.groups import fell_with_others, is_being_formed, within_groups
 from holdfast.watchdog.brain.history import (
     KEPT_WENT_BACK,
     concerns,
@@ -36,13 +36,14 @@ from holdfast.watchdog.brain.incidents import (
     same_fault,
     update,
 )
-from holdfast.watchdog.brain.ladder import MEMORY_S, Decision, decide, failure_of, fault_class, may_loop
+from holdfast.watchdog.brain.ladder import Decision, decide, failure_of, may_loop
 from holdfast.watchdog.brain.linktests import answered
 from holdfast.watchdog.brain.nodes import advanced, avoid, keep_away, take_back
 from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.plan import missed
 from holdfast.watchdog.brain.planned import measured
 from holdfast.watchdog.brain.remedies import remedy_of
+from holdfast.watchdog.brain.repetition import remembered, suspicion
 from holdfast.watchdog.brain.reputation import is_of_the_node
 from holdfast.watchdog.brain.roster import MemberState
 from holdfast.watchdog.brain.rounds import next_number, owe
@@ -58,7 +59,7 @@ from holdfast.watchdog.brain.selftests import (
     without_members,
     without_misfits,
 )
-from holdfast.watchdog.brain.state import JobState, Recovery, Suspicion, WentBack
+from holdfast.watchdog.brain.state import JobState, Recovery, WentBack
 from holdfast.watchdog.brain.step import (
     Dismiss,
     Effect,
@@ -79,7 +80,7 @@ from holdfast.watchdog.wording import in_words
 # Of members that are suspect while the job waits; the full test would keep everybody waiting for ten minutes.
 LEVEL_OF_SUSPICION = TestLevel.LIGHT
 KEPT_FAILURES = 64
-KEPT_SUSPICIONS = 256
+KEPT_SUSPICIONS = 1024
 LASTING = (FindingKind.CONDITION, FindingKind.THERMAL)
 NODE_FAULTS = (
     FindingKind.XID,
@@ -217,7 +218,8 @@ def heal(state: JobState, finding: Finding, now: float) -> Step:
     if finding.kind is FindingKind.CORRUPTION and is_of_replicas(finding) and not state.comparable:
         return _ask_whether_replicas(state, finding, now)
     state = unhealthy(changed(state, failures=unforgiven(state, finding, now)), finding)
-    decision = decide(state, policy, finding, now)
+    first = changed(state, failures=()) if fell_with_others(state, finding) else state
+    decision = decide(first, policy, finding, now)
     if decision is None:
         return ignore(state, f"{finding.cause} on {finding.subject} asks for no action")
     if decision.evict is None and (healed := _being_healed(state, finding)) is not None:
@@ -270,6 +272,8 @@ def _being_healed(state: JobState, finding: Finding) -> Incident | None:
     """
     if finding.kind not in NODE_FAULTS or state.progressed or finding.began_at >= state.round_shown_at:
         return None
+    if fell_with_others(state, finding):
+        return None  # that round has its replica group train
     alike = (each for each in reversed(state.open_incidents()) if each.cause == finding.cause)
     return same_fault(state, finding) or next(alike, None)
 
@@ -297,14 +301,16 @@ def _noted(
     if finding.kind is FindingKind.MEMBER_LOST:  # they stop counting as present
         gone = members_of(finding)
         state, members = missed(state, gone, now, incident.id), members.lost(gone)
-    if may_loop(finding, decision):
+    if may_loop(finding, decision) and not fell_with_others(state, finding):
         failures = (*failures, failure_of(state, finding, now))
-    suspicions = tuple(each for each in state.suspicions if each.at > now - MEMORY_S)
+    suspicions = remembered(state, now)
     if not finding.innocent:
         # The fault is held against the nodes of workers that died with the first one too.
         named = (finding.subject, *(finding.also if finding.kind is FindingKind.PROCESS_EXIT else ()))
-        nodes = dict.fromkeys(each.node for each in named if each.node is not None)
-        suspicions += tuple(Suspicion(node, fault_class(finding), now, incident.id) for node in nodes)
+        by_node = {each.node: each for each in reversed(named) if each.node is not None}
+        suspicions += tuple(
+            suspicion(state, finding, by_node[node], now, incident.id) for node in reversed(by_node)
+        )
     after = changed(
         state,
         members=members,

@@ -33,6 +33,7 @@ from holdfast.api.membership import Verified
 from holdfast.api.policy import Policy, XidAction
 from holdfast.api.round import Follows, Restore, Round, Tier
 from holdfast.api.status import Checkpoint, JobPhase
+from holdfast.watchdog.brain.groups import counts_in
 from holdfast.watchdog.brain.incidents import close, count_loss, healed_by, note
 from holdfast.watchdog.brain.ledger import NO_PARTS, Parts
 from holdfast.watchdog.brain.phases import Turn, moved
@@ -89,12 +90,12 @@ def _began(state: JobState, round_number: int, at: float) -> Step:
 def checkpointed(state: JobState, event: Event, now: float) -> Step:
     """A checkpoint was committed. One of an older round was fenced by the store and is no news here."""
     assert isinstance(event, CheckpointRecorded)
-    if state.round is None or event.round != state.round.number:
+    if state.round is None or not counts_in(state.round, event.round):
         return ignore(state, f"round {event.round} is over: its checkpoint does not count")
     if state.rewind is not None and state.rewind.round is None:
         return ignore(state, f"step {event.step} is of what is to be rewound")
     newest = state.checkpoints[-1] if state.checkpoints else None
-    if newest is not None and newest.round == event.round and event.step <= newest.step:
+    if newest is not None and counts_in(state.round, newest.round) and event.step <= newest.step:
         step = saved(state, event.wanted, event.step)  # a regular checkpoint may have been quicker
         says = f"step {event.step} is on record or older than what is"
         return ignore(state, says) if step.state is state else step
@@ -113,7 +114,9 @@ def checkpointed(state: JobState, event: Event, now: float) -> Step:
     step = step.then(saved, event.wanted, event.step)
     broken = after.recovery is not None and after.recovery.incidents
     stepped = after.progressed and state.step is not None
-    return step if stepped or broken else step.then(_began, event.round, now)
+    # What groups had made before they went on is no step of the round that they went on into.
+    is_earlier = event.round != state.round.number
+    return step if stepped or broken or is_earlier else step.then(_began, event.round, now)
 
 
 def restored(state: JobState, event: Event, now: float) -> Step:

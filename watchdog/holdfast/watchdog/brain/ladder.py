@@ -18,6 +18,7 @@ from holdfast.api.round import Entry, Reentry
 from holdfast.watchdog.brain.crashloop import crash_loop, has_been_tried, is_first_rank_alone
 from holdfast.watchdog.brain.groups import is_in_groups
 from holdfast.watchdog.brain.history import is_disputed, is_of_replicas, no_help
+from holdfast.watchdog.brain.repetition import elsewhere, repeated, strikes
 from holdfast.watchdog.brain.rewinds import known_checkpoints
 from holdfast.watchdog.brain.rounds import legal_size
 from holdfast.watchdog.brain.state import Failure, JobState
@@ -36,10 +37,9 @@ LOOPING = (
     FindingKind.XID,
 )
 
-# A fault of one node is held against it for this long; the eviction budget's default window.
-MEMORY_S = 3600.0
-# The third death by signal, or loss, on one node within MEMORY_S, with none elsewhere, makes the node suspect: two
-# connections that broke may be a network card that flapped. ByteRobust bears as many. Source: arXiv:2509.16293.
+# How often a node has to fail so before the number of its faults can condemn it (repetition.py). The third death
+# by signal, or loss, may: two connections that broke may be a network card that flapped. ByteRobust bears as many.
+# Source: arXiv:2509.16293.
 LOSSES_THAT_CONDEMN = 3
 # The second hang on one node does: it costs more and has fewer innocent causes.
 HANGS_THAT_CONDEMN = 2
@@ -107,26 +107,8 @@ def failure_of(state: JobState, finding: Finding, now: float) -> Failure:
 
 
 def _process_exit(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
-    deaths = _strikes(state, finding, now)
-    loads_not = finding.cause == LOADS_NOT and not is_first_rank_alone(state, finding)
-    if loads_not and deaths >= LOADS_THAT_CONDEMN - 1 and not _elsewhere(state, finding, now):
-        return Decision(
-            Rung.SWAP,
-            f"node {finding.subject.node} again {finding.cause}",
-            evict=finding.subject.node,
-            guards=("follow the fault: only this node",),
-        )
-    if (
-        finding.cause.startswith("signal")
-        and deaths >= LOSSES_THAT_CONDEMN - 1
-        and not _elsewhere(state, finding, now)
-    ):
-        return Decision(
-            Rung.SWAP,
-            f"{deaths + 1} workers died by signal on node {finding.subject.node} within an hour, none elsewhere",
-            evict=finding.subject.node,
-            guards=("follow the fault: only this node",),
-        )
+    if (again := _deaths(state, finding, now)) is not None:
+        return again
     if state.failures:
         return Decision(
             Rung.RESPAWN, f"a worker died again before new progress: {_all(state)} start anew", entry=Entry.RESPAWN
@@ -136,6 +118,21 @@ def _process_exit(state: JobState, policy: Policy, finding: Finding, now: float)
         f"rank {finding.subject.rank} died ({finding.cause}): it starts anew, {_the_others(state)}",
         fresh_ranks=_ranks(finding),
     )
+
+
+def _deaths(state: JobState, finding: Finding, now: float) -> Decision | None:
+    """The node leaves where its workers alone die by signal, or cannot load what others load, too often."""
+    if finding.cause.startswith("signal"):
+        least, does = LOSSES_THAT_CONDEMN, "died by signal"
+    elif finding.cause == LOADS_NOT and not is_first_rank_alone(state, finding):
+        least, does = LOADS_THAT_CONDEMN, f"failed so ({finding.cause})"
+    else:
+        return None
+    if (again := repeated(state, finding, least, now)) is None:
+        return None
+    where = f"on node {finding.subject.node} within {again.within}"
+    says = f"{again.times} workers {does} {where}, {again.elsewhere} elsewhere"
+    return Decision(Rung.SWAP, says, evict=finding.subject.node, guards=(again.guard,))
 
 
 def _user_code(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
@@ -184,10 +181,10 @@ def _collective_failed(state: JobState, policy: Policy, finding: Finding, now: f
 
 def _hang(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
     known = finding.confidence is not Confidence.UNKNOWN
-    if known and _strikes(state, finding, now) >= HANGS_THAT_CONDEMN - 1 and not _elsewhere(state, finding, now):
-        return Decision(
-            Rung.SWAP, f"node {finding.subject.node} hung again within an hour", evict=finding.subject.node
-        )
+    node, again = finding.subject.node, repeated(state, finding, HANGS_THAT_CONDEMN, now) if known else None
+    if again is not None:
+        says = f"node {node} hung again within {again.within}"
+        return Decision(Rung.SWAP, says, evict=node, guards=(again.guard,))
     if state.failures:
         return Decision(
             Rung.RESPAWN, f"it hung again before new progress: {_all(state)} start anew", entry=Entry.RESPAWN
@@ -208,8 +205,9 @@ def _member_lost(state: JobState, policy: Policy, finding: Finding, now: float) 
     node = finding.subject.node
     if finding.innocent:
         return Decision(Rung.SWAP, f"{finding.cause}: a spare takes its ranks")
-    if _strikes(state, finding, now) >= LOSSES_THAT_CONDEMN - 1 and not _elsewhere(state, finding, now):
-        return Decision(Rung.SWAP, f"node {node} was lost again and again within an hour", evict=node)
+    if (again := repeated(state, finding, LOSSES_THAT_CONDEMN, now)) is not None:
+        says = f"node {node} was lost again and again within {again.within}"
+        return Decision(Rung.SWAP, says, evict=node, guards=(again.guard,))
     return Decision(Rung.SWAP, f"node {node} is gone ({finding.cause}): a spare takes its ranks")
 
 
@@ -223,7 +221,7 @@ def _xid(state: JobState, policy: Policy, finding: Finding, now: float) -> Decis
     if finding.asks is XidAction.RESTART:
         return _asked(state, policy, finding, now)
     may_be_software = finding.confidence is Confidence.PROBABLE
-    if may_be_software and (others := _elsewhere(state, finding, now)):
+    if may_be_software and (others := elsewhere(state, finding, now)):
         return Decision(
             Rung.RESPAWN,
             f"{finding.cause} followed the job from node {', '.join(others)} to {finding.subject.node}: "
@@ -257,7 +255,7 @@ def _corruption(state: JobState, policy: Policy, finding: Finding, now: float) -
     )
     if finding.cause == MEMORY_CHANGE:
         differs = "did not keep its parameters"
-    if is_disputed(finding) and _strikes(state, finding, now) >= TIES_THAT_PAGE - 1:
+    if is_disputed(finding) and strikes(state, finding, now) >= TIES_THAT_PAGE - 1:
         return Decision(
             Rung.PAGE, f"{who} differ {at} again, and neither tests nor training again told who is wrong"
         )
@@ -374,13 +372,13 @@ def _with_tests(state: JobState, policy: Policy, finding: Finding, wanted: Decis
     Only a fault that devices can bring about keeps everybody waiting, and only while no other node shows it.
     """
     suspect = finding.kind is FindingKind.XID or finding.cause.startswith("signal")
-    node, strikes = finding.subject.node, _strikes(state, finding, now)
+    node, before = finding.subject.node, strikes(state, finding, now)
     if policy.preflight is None or node is None or wanted.rung is Rung.PAGE or wanted.evict is not None:
         return wanted
-    if not suspect or (finding.kind is not FindingKind.XID and not strikes) or _elsewhere(state, finding, now):
+    if not suspect or (finding.kind is not FindingKind.XID and not before) or elsewhere(state, finding, now):
         return wanted
     names = tuple(each.name for each in state.members.on_nodes((node,)))
-    if not strikes or finding.cause.startswith(SENT_BY_OTHERS):
+    if not before or finding.cause.startswith(SENT_BY_OTHERS):
         return msgspec.structs.replace(wanted, tests_later=names)
     guard = f"self-test: {finding.cause} again within an hour, on this node alone"
     return msgspec.structs.replace(wanted, tests=names, guards=(*wanted.guards, guard))
@@ -415,28 +413,6 @@ def _within_restart_budget(state: JobState, policy: Policy, wanted: Decision, no
         says = f"{recent} restarts in {policy.restarts.per_s:.0f} s used up the budget of {policy.restarts.count}"
         return Decision(Rung.PAGE, says, guards=("restart budget",))
     return wanted
-
-
-def _held_against(state: JobState, finding: Finding, now: float) -> list[str]:
-    """The nodes that showed this class of fault lately, one as often as it was held against it."""
-    fault = fault_class(finding)
-    return [each.node for each in state.suspicions if each.cause == fault and each.at > now - MEMORY_S]
-
-
-def _strikes(state: JobState, finding: Finding, now: float) -> int:
-    """How often this class of fault was held against the same node lately."""
-    return sum(node == finding.subject.node for node in _held_against(state, finding, now))
-
-
-def _elsewhere(state: JobState, finding: Finding, now: float) -> tuple[str, ...]:
-    """Other nodes that showed this class of fault lately."""
-    return tuple(sorted({node for node in _held_against(state, finding, now) if node != finding.subject.node}))
-
-
-def fault_class(finding: Finding) -> str:
-    """The class under which a fault is remembered."""
-    exact = finding.kind in (FindingKind.XID, FindingKind.PROCESS_EXIT)
-    return finding.cause if exact else finding.kind.value
 
 
 def _the_others(state: JobState) -> str:

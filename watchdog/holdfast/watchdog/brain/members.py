@@ -20,6 +20,7 @@ from holdfast.api.event import (
     MemberLeft,
     MemberReady,
     MembersEntered,
+    MembersReady,
     MemberWarmed,
     NodeChanged,
     PodChanged,
@@ -38,6 +39,7 @@ from holdfast.watchdog.brain.incidents import update
 from holdfast.watchdog.brain.nodes import condition_over, readmit
 from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.plan import anybody_there, awaited_anew, found_again, missed
+from holdfast.watchdog.brain.repetition import of_gone
 from holdfast.watchdog.brain.roster import THERE, Member, MemberState, Roster
 from holdfast.watchdog.brain.rounds import owe
 from holdfast.watchdog.brain.selftests import barred, begin, examine
@@ -178,9 +180,28 @@ def _entered(state: JobState, entries: Sequence[MemberEntered], now: float) -> S
 def ready(state: JobState, event: Event, now: float) -> Step:
     """All workers of the member wait at a step boundary for those of other replica groups."""
     assert isinstance(event, MemberReady)
-    if event.epoch not in state.forming or not state.in_round(event.member):
-        return ignore(state, f"no replica group of epoch {event.epoch} is being formed of {event.member}")
-    return _with_member(state, event.member, ready_epoch=event.epoch)
+    return _ready(state, (event,))
+
+
+def ready_together(state: JobState, event: Event, now: float) -> Step:
+    """All workers of several members wait at a step boundary: as one after the other, with one change of the
+    roster.
+    """
+    assert isinstance(event, MembersReady)
+    return _ready(state, event.members)
+
+
+def _ready(state: JobState, told: Sequence[MemberReady]) -> Step:
+    changes: dict[str, Member] = {}
+    for each in told:
+        member = changes.get(each.member) or state.member(each.member)
+        if member is not None and each.epoch in state.forming and state.in_round(each.member):
+            changes[each.member] = msgspec.structs.replace(member, ready_epoch=each.epoch)
+    if not changes:
+        names, epochs = in_words(each.member for each in told), in_words({str(each.epoch) for each in told})
+        return ignore(state, f"no replica group of epoch {epochs} is being formed of {names}")
+    after = changed(state, members=state.members.replaced(changes.values()))
+    return Step(after, (), Reason("member changed", f"{in_words(changes)} wait for the other replica groups"))
 
 
 def finished(state: JobState, event: Event, now: float) -> Step:
@@ -365,6 +386,7 @@ def _node_gone(state: JobState, event: NodeChanged, now: float) -> Step:
         reputed=tuple(node for node in state.reputed if node != event.node),
         departures=tuple(each for each in state.departures if each.node != event.node),
         slow=tuple(each for each in state.slow if each.node != event.node),
+        suspicions=of_gone(state, event.node),
     )
     step = Step(after, (), Reason("node gone", f"node {event.node} is gone: {event.reason}"))
     cause = f"node gone: {event.reason}"

@@ -14,6 +14,7 @@ from holdfast.api.checkpoint import TOLD_MAX, Health, StoredCheckpoint, health_o
 from holdfast.api.event import CheckpointRecorded, Event, RestoreReported, StorageListed
 from holdfast.api.intervention import InterventionOutcome, InterventionState
 from holdfast.api.round import Round
+from holdfast.watchdog.brain.groups import counts_in
 from holdfast.watchdog.brain.saves import answered
 from holdfast.watchdog.brain.state import JobState, RewindAsked, Storage
 from holdfast.watchdog.brain.step import Answered, Reason, Step, changed, ignore, stay
@@ -37,7 +38,7 @@ class Target(msgspec.Struct, frozen=True):
 def listed(state: JobState, event: Event, now: float) -> Step:
     """Rank 0 told what storage holds of the history that its round goes on with."""
     assert isinstance(event, StorageListed)
-    if state.round is None or event.round != state.round.number:
+    if state.round is None or not counts_in(state.round, event.round):
         return ignore(state, f"round {event.round} is over")
     if state.rewind is not None and state.rewind.round is None:
         return ignore(state, f"what round {event.round} goes on with is to be given up")

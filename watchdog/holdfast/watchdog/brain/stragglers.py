@@ -22,7 +22,8 @@ from holdfast.api.selftest import TestLevel
 from holdfast.watchdog.brain import nodes
 from holdfast.watchdog.brain.departures import expect, gives_up_at, why_part, without_slow
 from holdfast.watchdog.brain.incidents import act, brief_incident, close, join_finding, open_incident
-from holdfast.watchdog.brain.ladder import MEMORY_S, Decision, within_blast_radius
+from holdfast.watchdog.brain.ladder import Decision, within_blast_radius
+from holdfast.watchdog.brain.repetition import LATELY_S
 from holdfast.watchdog.brain.rounds import legal_size
 from holdfast.watchdog.brain.saves import can_save, in_force
 from holdfast.watchdog.brain.selftests import ask
@@ -72,7 +73,7 @@ def suspected(state: JobState, finding: Finding, now: float) -> Step:
     known_so = next((each for each in reversed(state.slow) if is_same(each, found)), None)
     if known_so is None:
         return _told(state, found, finding, now)
-    if now > known_so.seen_at + MEMORY_S:
+    if now > known_so.seen_at + LATELY_S:
         # Another incident, of a node whose ranks have been moved before all the same.
         kept = {"stage": known_so.stage, "tries": known_so.tries}
         return _told(without_record(state, known_so), msgspec.structs.replace(found, **kept), finding, now)
