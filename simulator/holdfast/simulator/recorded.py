@@ -169,14 +169,19 @@ class _Seen:
 
 
 def recorded(steps: Iterable[Replayed]) -> Recorded:
-    """From every line of a journal, as the brain took it. Raises InvalidInput where the run never trained."""
-    lines = iter(steps)
-    first = next((each for each in lines if each.state.progressed), None)
-    if first is None:
+    """From every line of a journal, as the brain took it. Of jobs that had the name one after the other it is the
+    last. Raises InvalidInput where that never trained.
+    """
+    seen: _Seen | None = None
+    for each in steps:
+        if seen is not None and each.state.incarnation != seen.state.incarnation:
+            seen = None  # another job has taken the name
+        if seen is None and each.state.progressed:
+            seen = _Seen(each)
+        if seen is not None:
+            seen.add(each)
+    if seen is None:
         raise InvalidInput(Problem("--journal", "", "the run has trained no step; choose another"))
-    seen = _Seen(first)
-    for each in (first, *lines):
-        seen.add(each)
     state, began = seen.state, seen.begun_at
     assert state.policy is not None  # it has trained
     there = [each.node for each in seen.begun.members]
