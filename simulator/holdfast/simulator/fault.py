@@ -57,7 +57,8 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     whatever `reach` says) until it is repaired; the rest is user code or chance, which no eviction mends. `again`
     is how long until it does. `repair` is how long the machine is away once it was taken out; `lasts` how long it
     holds by itself, None: until somebody acts. `factor` is how many times longer a step, a save or a restore takes
-    meanwhile. `code` is the driver's, of an XID. `source` is the public place that it is from.
+    meanwhile. `code` is the driver's, of an XID; or the signal that ends a worker, whoever is to blame (without it
+    SIGBUS where that is the machine, else an exception). `source` is the public place that it is from.
     """
 
     name: str
