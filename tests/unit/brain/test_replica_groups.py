@@ -147,6 +147,16 @@ def test_a_hang_takes_out_the_group_of_who_is_named_and_everybody_when_nobody_is
     assert trained(story) == ([(2, True), (3, False)] if named else [(3, True), (3, True)])
 
 
+def test_what_was_saved_before_groups_went_on_is_no_step_of_the_round_they_went_on_into() -> None:
+    story = groups(2).die(4)
+    story.tell(CheckpointRecorded(2, 50, "/ckpt"))
+    assert story.incident.state is IncidentState.OPEN
+    assert not story.state.progressed
+    assert [each.step for each in story.state.checkpoints] == [40, 50]
+    story.run_on(51)
+    assert story.incident.state is IncidentState.RECOVERED
+
+
 def test_who_saw_a_hang_in_which_nobody_stands_out_is_not_blamed_for_it() -> None:
     story = groups(2)
     saw = tuple(Subject(JOB, node=f"node-{each}", member=f"node-{each}", rank=each - 1) for each in (1, 2))
