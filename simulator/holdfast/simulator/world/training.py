@@ -39,6 +39,7 @@ class Training:
         self.world = world
         self.step_time_s = step_time_s
         self.newest = 0  # the number of the newest round that all were in
+        self._missing = ""  # who was not in a round when all were counted last
         self.ever_wrong: set[str] = set()  # nodes on which parameters were ever wrong by themselves
         self.rewound_by = 0  # the newest round that gave up what came before it
         self._tainted: set[int] = set()  # steps whose checkpoint holds what is wrong
@@ -65,11 +66,14 @@ class Training:
 
     def members_of(self, round: Round) -> list[SimulatedMember] | None:
         """The members that train in the round when all of them are in it with every worker running, else None."""
-        known = self.world.members
+        known, last = self.world.members, self._missing
+        if round.trains(last) and not ((member := known.get(last)) and self.is_in(member, round)):
+            return None  # as when somebody asked last, for thousands
         there = []
         for share in round.ranks[: round.training]:
             member = known.get(share.member)
             if member is None or not self.is_in(member, round):
+                self._missing = share.member
                 return None
             there.append(member)
         return there
