@@ -149,10 +149,12 @@ class Training:
 
     def tell_restored(self, round: Round, found: Found) -> None:
         """The state is restored, and everybody has loaded parts of the same."""
-        for share in round.ranks[: round.training]:
-            member = self.world.members[share.member]
-            if found.wrong or member.wrong:
-                member.wrong = set(range(share.local_size)) if found.wrong else set()
+        if found.wrong:
+            for share in round.ranks[: round.training]:
+                self.world.members[share.member].wrong = set(range(share.local_size))
+        else:
+            for member in [each for each in self.world.members.values() if each.wrong and round.trains(each.name)]:
+                member.wrong = set()
         first = self.world.members[round.ranks[0].member]
         event = RestoreReported(round.number, found.step, tier=found.tier)
         first.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
