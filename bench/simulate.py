@@ -1,10 +1,11 @@
 """How fast a run is lived through in virtual time, in how much memory, and what comes of Holdfast's defaults.
 
     make bench NAME=simulate
-    python bench/simulate.py [--days-16k 54] [--days-100k 90] [--seeds 2]
+    python bench/simulate.py [--days-16k 54] [--days-100k 90] [--days-groups 2] [--seeds 2]
 
 Runs are of 2,048 and 12,500 nodes of eight GPUs, with what failed in Llama 3's training
 (https://arxiv.org/abs/2407.21783, table 5), under the policy of a TrainingJob that says no more than it must; then
+of 12,500 with a fault every 18 minutes, without and with replica groups (https://arxiv.org/abs/2602.00277); then
 two of the smaller ones at once. Each runs in a process of its own, whose memory is told.
 The law of large numbers: each kind of fault comes as often as its rate says, within three standard deviations.
 """
@@ -23,13 +24,15 @@ from holdfast.api.trainingjob import policy_of, read_trainingjob
 from holdfast.simulator.failuretable import preset, rates_of
 from holdfast.simulator.live import live
 from holdfast.simulator.outcome import Outcome
-from holdfast.simulator.scenario import Fleet, Scenario
+from holdfast.simulator.scenario import DAY_S, Fleet, Scenario
 
 SMALL_NODES, LARGE_NODES = 2_048, 12_500
 SMALL_S, LARGE_S = 60.0, 600.0
 SMALL_ETTR, LARGE_ETTR = 0.97, 0.90
 MEMORY_MB = 2_048.0
 MIX = "llama3"
+# A fault every 18 minutes, and as many nodes in a replica group that the job has 20 of them.
+GROUPS_MIX, GROUP_NODES = "ft-hsdp-100k", 625
 
 
 @dataclass(frozen=True)
@@ -41,35 +44,39 @@ class Run:
     memory_mb: float
 
 
-def scenario(nodes: int, days: float) -> Scenario:
-    """A job of so many nodes, and what a user gets who says nothing else; one spare for every 64 nodes."""
+def scenario(nodes: int, days: float, mix: str = MIX, group: int = 0) -> Scenario:
+    """A job of so many nodes, and what a user gets who says nothing else; one spare for every 64 nodes. With
+    replica groups half of them have to train.
+    """
     spares = nodes // 64
+    least = nodes // group // 2 * group if group else nodes - nodes // 16
     job = {
         "apiVersion": "holdfast.dev/v1alpha1",
         "kind": "TrainingJob",
         "metadata": {"name": "simulated"},
         "spec": {
             "entrypoint": ["train.py"],
-            "nodes": {"min": nodes - nodes // 16, "max": nodes, "spares": spares},
+            "nodes": {"min": least, "max": nodes, "spares": spares},
             "processesPerNode": 8,
+            **({"parallelism": {"replicaGroupNodes": group}} if group else {}),
         },
     }
     fleet = Fleet(nodes, spares=spares, free=spares)
-    return Scenario(policy_of(read_trainingjob(job)), fleet, rates_of(preset(MIX), MIX), days)
+    return Scenario(policy_of(read_trainingjob(job)), fleet, rates_of(preset(mix), mix), days)
 
 
-def lived(nodes: int, days: float, seed: int) -> Run:
+def lived(nodes: int, days: float, seed: int, mix: str = MIX, group: int = 0) -> Run:
     """One run in this process."""
     began = time.process_time()
-    outcome = live(scenario(nodes, days), seed)
+    outcome = live(scenario(nodes, days, mix, group), seed)
     memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
     return Run(outcome, time.process_time() - began, memory_mb)
 
 
-def alone(nodes: int, days: float, seed: int) -> Run:
+def alone(nodes: int, days: float, seed: int, mix: str = MIX, group: int = 0) -> Run:
     """One run in a process of its own."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(lived, (nodes, days, seed))
+        return pool.apply(lived, (nodes, days, seed, mix, group))
 
 
 def all_at_once(days: float, workers: int) -> float:
@@ -106,6 +113,32 @@ def figures_of(name: str, runs: list[Run], days: float, most_s: float, least: fl
     ]
 
 
+def beside_groups(days: float, seeds: int) -> list[Figure]:
+    """What replica groups buy at 100,000 GPUs, and how fast they are lived through."""
+    whole = [alone(LARGE_NODES, days, seed, GROUPS_MIX) for seed in range(seeds)]
+    groups = [alone(LARGE_NODES, days, seed, GROUPS_MIX, GROUP_NODES) for seed in range(seeds)]
+    table("100,000 GPUs, a fault every 18 minutes", whole[0].outcome)
+    table(f"the same in replica groups of {GROUP_NODES} nodes", groups[0].outcome)
+    name = f"100,000 GPUs in {LARGE_NODES // GROUP_NODES} replica groups, {days:g} days, a fault every 18 minutes"
+    return [
+        measured(
+            f"{name}: goodput, beside the same without groups",
+            ours=[run.outcome.full_s / (days * DAY_S) for run in groups],
+            other=[run.outcome.full_s / (days * DAY_S) for run in whole],
+            unit="of the time",
+            target=1.0,
+            goal=Goal.AT_LEAST,
+        ),
+        measured(
+            f"{name}: processor time",
+            ours=[run.cpu_s for run in groups],
+            other=[LARGE_S * days / 90.0],
+            unit="s",
+            target=1.0,
+        ),
+    ]
+
+
 def rates_come_out(outcome: Outcome, nodes: int, days: float) -> float:
     """How far the kind of fault that is farthest from its rate is from it, in standard deviations."""
     wanted = {rate.name: rate.rate * nodes * days / 1000.0 for rate in rates_of(preset(MIX), MIX)}
@@ -128,6 +161,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--days-16k", type=float, default=54.0)
     parser.add_argument("--days-100k", type=float, default=90.0)
+    parser.add_argument("--days-groups", type=float, default=2.0)
     parser.add_argument("--seeds", type=int, default=1)
     arguments = parser.parse_args()
     small = [alone(SMALL_NODES, arguments.days_16k, seed) for seed in range(arguments.seeds)]
@@ -140,6 +174,7 @@ def main() -> None:
     figures.append(
         measured("rates come out as given", ours=off, other=[3.0], unit="standard deviations", target=1.0)
     )
+    figures += beside_groups(arguments.days_groups, arguments.seeds)
     workers = min(2, os.cpu_count() or 1)
     took_s = all_at_once(arguments.days_16k, workers)
     speed = workers * arguments.days_16k / took_s

@@ -80,3 +80,42 @@ def lived(
         happenings=tuple(Happening(at, fault) for at in at_s),
     )
     return live(scenario, seed)
+
+
+def lived_in_groups(
+    *, groups: int, away_s: float, stall_s: float, at_s: tuple[float, ...], days: float
+) -> Outcome:
+    """A node goes `at_s`, and with it its replica group, of one node, for `away_s`. All others stand still for
+    `stall_s` each time: a quarter of it when the group is gone, the rest when it comes back.
+    """
+    policy = Policy(
+        "sim/closed",
+        1,
+        groups,
+        spares=groups,
+        replica_nodes=1,
+        startup_timeout_s=DAY_S,
+        checkpoint_uri="/ckpt",
+        interval=CheckpointInterval(seconds=1e9),
+        corruption=CorruptionPolicy(fingerprint_every=0),
+        restarts=RestartBudget(count=10**6),
+        evictions=EvictionBudget(count=10**6),
+    )
+    times = Times(
+        stop_s=0.0,
+        reenter_s=0.0,
+        start_s=away_s - 0.75 * stall_s - STEP_S,
+        join_s=0.0,
+        join_per_doubling_s=0.0,
+        load_s=0.0,
+        first_step_s=0.0,
+        regroup_s=0.25 * stall_s,
+        regroup_per_1000_ranks_s=0.0,
+        copy_s=0.5 * stall_s,
+        provision=Spread(10.0),
+        save_stall_s=0.0,
+    )
+    fault = lost_node(math.inf)
+    fleet = Fleet(groups, spares=groups, free=groups, rack=1)
+    happenings = tuple(Happening(at, fault) for at in at_s)
+    return live(Scenario(policy, fleet, (), days, STEP_S, times, happenings=happenings), 1)

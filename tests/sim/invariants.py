@@ -94,6 +94,29 @@ class Invariants(Witness):
         self.require(not given_up, f"{sorted(given_up)} were released while they train")
         self.require(plan.members > 0, "a job that trains was given up")
 
+    def went_on(self, round: Round) -> None:
+        """Somebody has the state when replica groups go on, and nobody restores what they have."""
+        training = self.world.training
+        trains = {share.member for share in round.ranks[: round.training]}
+        self.require(bool(trains & training.holders), f"nobody has the state in round {round.number}")
+        policy = self.world.job.state.policy
+        enough = policy is None or round.training >= policy.nodes_min
+        self.require(enough, f"{round.training} members train in round {round.number}")
+        seats = [seat for seat in map(round.seat_of, round.names) if seat is not None]
+        says = {seat.group.count for seat in seats if seat.group is not None}
+        self.require(len(says) == 1, f"the groups of round {round.number} count differently: {says}")
+
+    def samples_are_taken_once(self) -> None:
+        """Of each step that is kept every share of the batch is in it once, but those of groups that were lost."""
+        given = self.world.training.shares.given
+        steps = sorted(given)
+        self.require(steps == list(range(1, len(steps) + 1)), f"steps are missing: {steps[-5:]} of {len(steps)}")
+        for step, each in given.items():
+            known = set(each.shares)
+            self.require(len(known) == len(each.shares), f"step {step} has a share twice: {each}")
+            self.require(known <= set(range(each.count)), f"step {step} has a share that nobody was given: {each}")
+            self.require(len(known) == each.count - each.lost, f"step {step} lacks a share: {each}")
+
     def remembered(self, images: tuple[Image, ...]) -> None:
         """What a rewind gave up is not restored from memory."""
         rewound_by = self.world.training.rewound_by
@@ -154,6 +177,8 @@ class Invariants(Witness):
             if incident.kind is FindingKind.USER_CODE:
                 swaps = [action.does for action in incident.actions if action.rung in (Rung.SWAP, Rung.SHRINK)]
                 swaps = [does for does in swaps if does not in for_others]
+                if self.world.policy.replica_nodes:
+                    swaps = []  # its replica group is out only for as long as it backs off
                 self.require(not swaps, f"{incident.id} is the script's, and {swaps}")
         avoided = [order for order in self.world.job.state.avoided if order.reason == FindingKind.USER_CODE.value]
         self.require(not avoided, f"{avoided} are avoided for what the script raised")

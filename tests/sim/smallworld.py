@@ -6,6 +6,7 @@ import random
 
 from forgetful_store import MemoryStore
 from invariants import Invariants
+from msgspec.structs import replace
 
 from holdfast.api.policy import (
     CheckpointInterval,
@@ -40,11 +41,12 @@ class SmallWorld(World):
     training: StepByStep
     store: MemoryStore
 
-    def __init__(self, seed: int, *, sound: bool = False) -> None:
-        """`sound`: every device passes its self-tests."""
+    def __init__(self, seed: int, *, sound: bool = False, in_groups: bool = False) -> None:
+        """`sound`: every device passes its self-tests. `in_groups`: the job has replica groups."""
         self.seed = seed
         draw = random.Random(seed)
         policy = drawn_policy(draw, seed, sound=sound)
+        policy = grouped(policy, draw) if in_groups else policy
         fits = sound or policy.tensor == 1
         cluster = Cluster(misfits=0 if fits else draw.choice((0, 0, 1)))
         super().__init__(
@@ -89,4 +91,18 @@ def drawn_policy(draw: random.Random, seed: int, *, sound: bool) -> Policy:
         corruption=CorruptionPolicy(fingerprint_every=draw.choice((0, 4)), self_test_every_s=20.0),
         observe=not sound and draw.random() < OBSERVED_SHARE,
         straggler=StragglerPolicy(action=draw.choice(tuple(SlowAction))),
+    )
+
+
+def grouped(policy: Policy, draw: random.Random) -> Policy:
+    """The same of two to four replica groups; a job with groups acts, and keeps nothing in memory."""
+    size, most = draw.choice((1, 2, 2)), draw.randint(2, 4)
+    return replace(
+        policy,
+        nodes_min=size * draw.randint(1, most),
+        nodes_max=size * most,
+        replica_nodes=size,
+        memory=None,
+        observe=False,
+        tensor=1,
     )

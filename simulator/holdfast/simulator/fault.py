@@ -81,7 +81,7 @@ class FaultRate(Fault, frozen=True, kw_only=True):
 
 class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One fault that is given, and not drawn: `at_s` after the begin, on the machine numbered `node` of those that
-    are there then (0 .. nodes + spares - 1; None: drawn among those with ranks).
+    there are (0 .. nodes + spares + free - 1; None: drawn among those with ranks).
 
     It does not come again by itself: what came again is given again. Its `infrastructure` only says whether an
     eviction for it is right. On a machine without ranks nothing happens.

@@ -5,7 +5,7 @@ does it by itself, as every member of a small world does.
 """
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -19,7 +19,7 @@ from holdfast.api.event import (
 )
 from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.policy import Policy
-from holdfast.api.round import Closed, Desired, Idle, MemberRanks, Round
+from holdfast.api.round import Closed, Desired, Idle, Round
 from holdfast.api.selftest import TestWanted, Verdict
 from holdfast.api.status import JobPhase
 from holdfast.simulator.books import PLANNED, Books
@@ -91,6 +91,7 @@ class FleetWorld(World):
         self.books = Books(self.now)
         self.disk = Disk(keep=scenario.policy.keep or 3)
         self._entered: Round | None = None  # the newest round that was
+        self._obeyed: Desired | None = None  # what whoever is not in sight was shown last
         self._at_next_round: dict[object, Callable[[], None]] = {}
         self._ever: set[str] = set()  # members that ever had ranks
         self._owed: dict[int, str] = {}  # by epoch: the fault for which a replica group is formed
@@ -120,42 +121,49 @@ class FleetWorld(World):
         self.after(self.tempo.message_s(), partial(self._obey_together, desired))
 
     def _obey_together(self, desired: Desired) -> None:
+        goes_on = isinstance(desired, Round) and desired.goes_on
+        epochs = desired.epochs if isinstance(desired, Round) and goes_on else {}
         for member in list(self.members.values()):
             if member.in_sight or not member.connection or member.silent or not member.alive:
                 continue
+            if goes_on and member.epoch is not None and epochs.get(member.name) == member.epoch:
+                continue  # it leaves nothing, and is in the round with its group
             if member.ending_at is not None or (member.held is not None and desired.number <= member.shown):
                 member.show(desired)
                 continue
             member.turn_to(desired)
             if isinstance(desired, Closed):
                 member.workers = []
-        if isinstance(desired, Round) and desired.goes_on:
-            self._enter_at_the_door(desired)
-            self.training.hear(desired)
+        self._obeyed = desired
+        if isinstance(desired, Round) and goes_on:
+            self._go_on_together(desired)
         elif self.training.round is not None and self.training.round.number < desired.number:
             self.training.left()
         if isinstance(desired, Round):
             starts = self._entered is None or not desired.names <= self._entered.names
             self.after(self.tempo.enter_s(desired, starts=starts), partial(self._enter_together, desired))
 
-    def _enter_at_the_door(self, round: Round) -> None:
-        """Those of replica groups that were being formed, whose workers run: they are in no step."""
+    def _go_on_together(self, round: Round) -> None:
+        """Replica groups that are in no step, as they are being formed, at once; the others at its end."""
         before = self.training.round
-        ranks = round.ranks if before is None or not before.groups else self._not_in_steps(round, before)
-        self.take_up(round, [share.member for share in ranks])
+        self.take_up(round, lambda first: before is None or not before.trains(first))
+        self.training.hear(round)
 
-    def _not_in_steps(self, round: Round, before: Round) -> Iterator[MemberRanks]:
+    def take_up(self, round: Round, has: Callable[[str], bool]) -> None:
+        """Replica groups that go on, and whose first member `has` to, are in the round: whoever was shown it, and
+        all of a group or nobody.
+        """
+        entries: list[MemberEntered] = []
         for group, shares in by_group(round):
-            if group.epoch != round.number and not before.trains(shares[0].member):
-                yield from shares
-
-    def take_up(self, round: Round, names: Iterable[str]) -> None:
-        """Of these whoever was shown the round, and leaves nothing for it, is in it from now on."""
-        entries = []
-        for name in names:
-            member = self.members.get(name)
-            if member is not None and member.coming is round and member.entered is not None and member.alive:
-                entries.append(member.take_up())
+            if group.epoch == round.number or not has(shares[0].member):
+                continue
+            members = [self.members.get(share.member) for share in shares]
+            there = [each for each in members if each is not None and each.alive and not each.ails]
+            for each in there if len(there) == len(shares) else ():
+                if each.epoch != group.epoch or each.entered is None or each.entered >= round.number:
+                    continue
+                if each.coming is round if each.in_sight else each.connection and not each.silent:
+                    entries.append(each.take_up(round))
         self._tell_entered(round, entries)
 
     def _tell_entered(self, round: Round, entries: Sequence[MemberEntered]) -> None:
@@ -165,18 +173,16 @@ class FleetWorld(World):
 
     def _enter_together(self, round: Round) -> None:
         """All that were shown the round and have not entered it."""
-        entries, ahead = [], []
+        entries = []
         for share in round.ranks[round.training if round.goes_on else 0 :]:
             member = self.members.get(share.member)
             if member is not None and member.alive and member.held is round and member.entered != round.number:
                 entries.append(member.come_in(round))
-                ahead += [member] if member.coming is not None else []
         self._entered = round
         self.training.forget_slow(round)
         self._tell_entered(round, entries)
-        for member in ahead:
-            if member.coming is not None:
-                self.training.heard(member, member.coming)
+        if isinstance(self._obeyed, Round) and self._obeyed.goes_on and self._obeyed.number > round.number:
+            self._go_on_together(self._obeyed)
 
     def watched(self, round: Round) -> list[SimulatedMember]:
         return [self.members[name] for name in self.in_sight if name in self.members and name in round.names]
@@ -217,7 +223,7 @@ class FleetWorld(World):
         if self._senses is not None:
             self._senses.look_at(names)
         for member in coming:
-            member.come_in_sight()
+            member.come_in_sight(self._obeyed)
             self.carry_out(self.job.observe(Connected(member.name, member.node), self.now))
         desired = self.job.state.desired
         if isinstance(desired, Round):

@@ -215,7 +215,7 @@ class Lockstep(Training):
             self._take_up(coming)
 
     def _take_up(self, coming: Round) -> None:
-        self.world.take_up(coming, [share.member for share in coming.ranks[: coming.training]])
+        self.world.take_up(coming, coming.trains)
 
     def _regroup(self, round: Round) -> None:
         """All of them are in the round: they meet anew, and those that come in copy the state."""
@@ -242,10 +242,7 @@ class Lockstep(Training):
     def _goes_on(self, round: Round, turn: int, newcomers: list[SimulatedMember]) -> None:
         if turn != self.turn:
             return
-        self._meets = False
-        if self.members_of(round) is None:
-            self.world.stands_still()
-            return
+        self._meets = False  # had anybody gone meanwhile, it would be another turn
         self.world.copied(newcomers)
         self.holders, self.lacks = _training(round), False
         self.held.difference_update(self.world.cut_off(round))

@@ -22,6 +22,7 @@ from holdfast.api.event import (
     MemberLeft,
     MemberReady,
     MembersEntered,
+    MembersReady,
     MemberTested,
     NodeChanged,
     NodeDeparting,
@@ -96,6 +97,10 @@ class Chance:
                 MemberEntered(self.node(), number, self.draw.random() < 0.9),
                 MembersEntered(tuple(MemberEntered(self.node(), number, reentrant=True) for _ in range(3))),
                 *(MemberReady(self.node(), epoch) for epoch in state.forming),
+                *(
+                    MembersReady((MemberReady(self.node(), each), MemberReady(self.node(), each)))
+                    for each in state.forming
+                ),
                 RestoreReported(number, self.draw.choice([None, 0, 40, 60])),
                 RoundProgressed(number, step),
                 CheckpointRecorded(number, step, "/ckpt", self.draw.choice([None, state.save_count])),

@@ -27,6 +27,7 @@ from holdfast.api.event import (
     MemberLeft,
     MemberReady,
     MembersEntered,
+    MembersReady,
     MemberTested,
     MemberWarmed,
     NodeChanged,
@@ -283,7 +284,8 @@ ORDINARY = {
     ),
     *(StorageListed, RunRecorded, RoundProgressed, RoundBegan, InterventionRequested, ClockTicked, PodChanged),
     FleetReviewed,  # takes weeks of many jobs
-    MemberReady,  # follows a fault in a job with replica groups
+    MemberReady,  # these follow a fault in a job with replica groups
+    MembersReady,
 }
 
 

@@ -1,23 +1,13 @@
-"""What a scenario may not hold, and that what it takes for granted is what was measured and what its page says."""
+"""What a scenario takes for granted is what was measured, and what its page says."""
 
 import math
 import re
 from pathlib import Path
 
-import pytest
-
-from holdfast.api.errors import InvalidInput
-from holdfast.api.policy import Policy
-from holdfast.simulator.scenario import Fleet, Scenario, Times
+from holdfast.simulator.scenario import Times
 
 DOCS = Path(__file__).parents[3] / "docs"
 KNOWN = Times()
-
-
-def test_a_policy_with_replica_groups_is_refused_and_says_why() -> None:
-    policy = Policy("team/run", 2, 4, replica_nodes=2)
-    with pytest.raises(InvalidInput, match="replicaGroupNodes: 2 is not accepted; leave it out"):
-        Scenario(policy, Fleet(nodes=4), (), days=1.0)
 
 
 def test_a_worker_goes_on_in_its_process_as_soon_as_the_bench_of_recoveries_measured() -> None:

@@ -72,6 +72,16 @@ def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
     return capsys.readouterr().out
 
 
+def test_a_job_of_another_size_has_whole_replica_groups(
+    here: Path, capsys: pytest.CaptureFixture[str], small: list[Scenario]
+) -> None:
+    split = JOB_FILE.replace("{tensor: 8, pipeline: 4}", "{tensor: 8, pipeline: 4, replicaGroupNodes: 8}")
+    (here / "groups.yaml").write_text(split.replace("{min: 64, max: 128, spares: 2}", "{min: 16, max: 64}"))
+    told(capsys, "groups.yaml", "--nodes", "104", "--days", "1", "--seeds", "1")
+    policy = small[0].policy
+    assert (policy.replica_nodes, policy.nodes_min, policy.nodes_max) == (8, 32, 104)
+
+
 def test_a_job_of_another_size_has_whole_replicas_of_all_that_splits_a_model(
     here: Path, capsys: pytest.CaptureFixture[str], small: list[Scenario]
 ) -> None:

@@ -7,14 +7,17 @@ from holdfast.api.event import (
     JobSubmitted,
     MemberEntered,
     MemberJoined,
+    MemberLeft,
+    MemberReady,
     MembersEntered,
+    MembersReady,
     RoundProgressed,
 )
 from holdfast.api.policy import Policy
 from holdfast.watchdog import brain
-from holdfast.watchdog.brain.step import turn
+from holdfast.watchdog.brain.step import changed, turn
 from holdfast.watchdog.job import Job
-from holdfast.watchdog.journal.gatheredentries import GATHERED_S, MANY_MEMBERS
+from holdfast.watchdog.journal.gatheredentries import GATHERED_S, MANY_MEMBERS, GatheredEntries
 from holdfast.watchdog.senses import senses_for
 
 JOB = "research/gpt"
@@ -23,12 +26,12 @@ JOB = "research/gpt"
 class Forming:
     """A job whose first round is shown, at second 1000, and which nobody has entered."""
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes: int, *, policy: Policy | None = None) -> None:
         self.store = MemoryStore()
         self.job = Job(JOB, store=self.store, fence=self.store.claim(), brain=brain, senses_for=senses_for)
         self.now = 1000.0
         self.names = [f"node-{each}" for each in range(nodes)]
-        self.job.demand(JobSubmitted(Policy(JOB, nodes, nodes)), self.now)
+        self.job.demand(JobSubmitted(policy or Policy(JOB, nodes, nodes)), self.now)
         for name in self.names:
             self.job.record(MemberJoined(name, name, "a", "10.0.0.1", 1, (7000, 7001), warm=True), self.now)
         assert self.job.state.round is not None
@@ -98,6 +101,42 @@ def test_entries_of_a_small_round_wait_for_nobody() -> None:
     forming.enter(forming.names)
     assert forming.entered() == 2
     assert [type(each) for each in forming.told()] == [MemberEntered, MemberEntered]
+
+
+def test_words_of_readiness_are_gathered_in_their_order_with_entries() -> None:
+    forming, epoch = Forming(MANY_MEMBERS), 7
+    gathered, state = GatheredEntries(), changed(forming.job.state, forming={epoch: forming.now})
+    first, second, third = forming.names[:3]
+    told = (
+        MemberEntered(first, forming.round, reentrant=True),
+        *(MemberReady(each, epoch) for each in (first, second)),
+        MemberReady(third, 8),  # of a group that is not being formed
+    )
+    assert gathered.sift(told, state, forming.now) == (told[0], MembersReady(told[1:3]), told[3])
+    assert gathered.sift(told[1:3], state, forming.now) == ()
+    assert gathered.take() == (MembersReady(told[1:3]),)
+
+
+def test_groups_get_ready_together_as_they_do_one_by_one() -> None:
+    policy = Policy(JOB, 2, 4, replica_nodes=2)
+    one_by_one, together = Forming(4, policy=policy), Forming(4, policy=policy)
+    for each in (one_by_one, together):
+        state = each.job.state
+        lost = MemberLeft(each.names[3], "stopped")
+        each.job.record(lost, each.now)
+        each.job.record(MemberJoined("late", "late", "a", "10.0.0.1", 1, (7000, 7001), warm=True), each.now)
+        state = each.job.state
+        assert state.round is not None
+        (epoch,) = state.forming
+        ready = tuple(MemberReady(name, epoch) for name in ("late", each.names[2]))
+        if each is together:
+            each.job.record(MembersReady(ready), each.now)
+        else:
+            for word in ready:
+                each.job.record(word, each.now)
+        assert each.job.state.round is not None
+        assert all(group.trains for group in each.job.state.round.groups)
+    assert msgspec.msgpack.encode(one_by_one.job.state) == msgspec.msgpack.encode(together.job.state)
 
 
 def test_together_they_lead_to_what_they_lead_to_one_by_one() -> None:

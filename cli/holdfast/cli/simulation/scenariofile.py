@@ -284,7 +284,8 @@ def _default_job() -> Document:
 
 
 def _resized(spec: Document, nodes: int) -> object:
-    """The section `nodes` of a job for so many: its least number in the proportion that it had, in whole replicas.
+    """The section `nodes` of a job for so many: its least number in the proportion that it had, in whole replicas
+    and replica groups.
 
     What is no number there is left for whoever reads the job to refuse.
     """
@@ -297,7 +298,9 @@ def _resized(spec: Document, nodes: int) -> object:
     kept = nodes
     if _whole(least, most, per_node) and least < most:
         replica = model // math.gcd(model, per_node)
-        kept = min(nodes, replica * math.ceil(nodes * least / most / replica))
+        group = split.get("replicaGroupNodes", 1)
+        unit = math.lcm(replica, group) if _whole(group) else replica
+        kept = min(nodes, unit * math.ceil(nodes * least / most / unit))
     return {**had, "min": kept, "max": nodes}
 
 

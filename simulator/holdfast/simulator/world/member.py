@@ -76,6 +76,7 @@ class SimulatedMember:
         self.epoch: int | None = None  # of the replica group in which its workers are
         self.entered: int | None = None
         self.workers: list[Worker] = []
+        self.ails = False  # whether a worker of them does not run
         self.step: int | None = None
         self.progress_at = world.now
         self._recent: list[Callable[[], None]] = []
@@ -118,8 +119,10 @@ class SimulatedMember:
         self.warm = warm
         self.world.after(delay_s, begin)
 
-    def come_in_sight(self) -> None:
-        """From now on somebody looks."""
+    def come_in_sight(self, shown: Desired | None) -> None:
+        """From now on somebody looks. `shown` is what those who are not in sight were shown last."""
+        if isinstance(shown, Round) and shown.number > self.shown and self.epoch is not None:
+            self.coming = shown if shown.epochs.get(self.name) == self.epoch else self.coming
         if not self.in_sight:
             self.in_sight = True
             if self.alive:
@@ -156,7 +159,7 @@ class SimulatedMember:
         self.disconnect(told=True)
         self.boot = str(int(self.boot) + 1)
         self.held, self.coming, self.epoch, self.entered = None, None, None, None
-        self.workers, self.step, self._recent = [], None, []
+        self.workers, self.ails, self.step, self._recent = [], False, None, []
         self.world.training.changed(self)
         self.world.after(self.world.draw.uniform(0.05, 2.0), self.connect)
 
@@ -311,18 +314,20 @@ class SimulatedMember:
                 self._say_exit(coming, local, "RuntimeError: the replica group has met without it")
         self.world.training.heard(self, coming)
 
-    def take_up(self) -> MemberEntered:
-        """Its workers are in the round that it was shown, and have left nothing for it."""
-        round, last_step = self.coming, self.step
-        assert round is not None
+    def take_up(self, round: Round) -> MemberEntered:
+        """Its workers are in the round, and have left nothing for it."""
+        last_step = self.step
         self.held, self.coming = round, None
         self.entered, self.step, self.progress_at, self.nonfinite = round.number, None, self.world.now, None
         return MemberEntered(self.name, round.number, reentrant=True, last_step=last_step)
 
     def go_on(self) -> None:
-        """Into the round that it was shown, alone."""
-        event, round = self.take_up(), self.round
+        """Into the round that it was shown, unless a worker of its replica group cannot."""
+        round = self.coming
         assert round is not None
+        if not self.world.training.may_go_on(self, round):
+            return
+        event = self.take_up(round)
         self.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
         self.world.training.entered(round)
 
@@ -341,6 +346,7 @@ class SimulatedMember:
         size = round.ranks[0].local_size
         if len(self.workers) != size or self.workers.count(Worker.RUNNING) != size:
             self.workers = [Worker.RUNNING] * size
+        self.ails = False
         self.nonfinite = None
         last_step, self.entered, self.step, self.progress_at = self.step, round.number, None, self.world.now
         return MemberEntered(self.name, round.number, reentrant=True, last_step=last_step)
@@ -385,7 +391,7 @@ class SimulatedMember:
         round, world = self.round, self.world
         if not self.alive or round is None or self.entered != round.number or self.workers[local] is Worker.DEAD:
             return
-        self.workers[local] = Worker.DEAD
+        self.workers[local], self.ails = Worker.DEAD, True
         world.training.changed(self)
         self._say_exit(self.coming or round, local, error, signal=signal)
         world.training.broke(round, self)
@@ -416,7 +422,7 @@ class SimulatedMember:
 
     def _hold_worker(self, local: int, how: Worker) -> None:
         if self.alive and self.workers and self.workers[local] is Worker.RUNNING:
-            self.workers[local] = how
+            self.workers[local], self.ails = how, True
             self.world.training.changed(self)
 
     def collective_failed(self, round: Round, *, across: bool = False) -> None:

@@ -17,7 +17,8 @@ from holdfast.api.event import CheckpointRecorded, RestoreReported, StorageListe
 from holdfast.api.membership import SaveWanted
 from holdfast.api.round import MemberRanks, Round, Tier
 from holdfast.api.telemetry import ParametersFingerprinted, StepWork
-from holdfast.simulator.world.member import SimulatedMember, Worker
+from holdfast.simulator.world.member import SimulatedMember
+from holdfast.simulator.world.shares import Group
 
 if TYPE_CHECKING:
     from holdfast.simulator.world.world import World
@@ -48,7 +49,8 @@ class Training:
         self._wanted: dict[int, int] = {}  # by round: the number of the checkpoint that was asked for
         # Members whose ranks have the state of the newest step. Nobody: it is restored first.
         self.holders: Set[str] = frozenset()
-        self._formed: set[tuple[int, str]] = set()  # replica groups, by epoch and first member, that were formed
+        self._formed: set[Group] = set()  # replica groups that were formed
+        self._saver: Group | None = None  # the one that saves
 
     def want(self, wanted: SaveWanted) -> None:
         """The launchers of a round were asked for one more checkpoint; the workers save at their next step."""
@@ -66,13 +68,12 @@ class Training:
 
     def members_of(self, round: Round) -> list[SimulatedMember] | None:
         """The members that train in the round when all of them are in it with every worker running, else None."""
-        known, last = self.world.members, self._missing
-        if round.trains(last) and not ((member := known.get(last)) and self.is_in(member, round)):
+        known, number, last, there = self.world.members, round.number, self._missing, []
+        if round.trains(last) and not ((absent := known.get(last)) and self.is_in(absent, round)):
             return None  # as when somebody asked last, for thousands
-        there = []
         for share in round.ranks[: round.training]:
             member = known.get(share.member)
-            if member is None or not self.is_in(member, round):
+            if member is None or member.entered != number or member.ails or not member.alive:
                 self._missing = share.member
                 return None
             there.append(member)
@@ -80,13 +81,16 @@ class Training:
 
     def is_in(self, member: SimulatedMember, round: Round) -> bool:
         """Whether the member is in the round with every worker running."""
-        return member.entered == round.number and _is_whole(member)
+        return member.entered == round.number and member.alive and not member.ails
 
     def entered(self, round: Round) -> None:
         """A member entered; the last one to do so makes the process group stand, and its replica group form."""
         if round.number > self.newest and self.members_of(round) is not None:
             self.newest = round.number
-            self.world.disk.raise_fence(round.number)
+            saver = (round.groups[0].epoch, round.ranks[0].member) if round.groups else None
+            if not round.goes_on or saver != self._saver:
+                self.world.disk.raise_fence(round.number)
+            self._saver = saver
             self._stand(round)
         if round.groups:
             self._form(round)
@@ -141,6 +145,18 @@ class Training:
         members = [self.world.members.get(share.member) for share in shares]
         there = [each for each in members if each is not None and each.epoch == epoch and _is_whole(each)]
         return there if len(there) == len(shares) else None
+
+    def may_go_on(self, member: SimulatedMember, round: Round) -> bool:
+        """Whether the workers of its replica group all run: they go on together."""
+        seat = round.seat_of(member.name)
+        assert seat is not None
+        assert seat.group is not None
+        first = round.member_of(seat.group.first_rank)
+        assert first is not None
+        place = round.ranks.index(first)
+        size = next(each.members for each in round.groups if each.epoch == seat.group.epoch)
+        known = (self.world.members.get(share.member) for share in round.ranks[place : place + size])
+        return all(each is not None and each.alive and not each.ails for each in known)
 
     def newcomers(self, round: Round) -> list[SimulatedMember]:
         """Those of the round that train and do not have the state: they copy it from a group that has."""
@@ -208,12 +224,11 @@ class Training:
         first = self.world.members.get(round.ranks[0].member)
         if first is None or not first.alive or not _went_on(first, round):
             return
-        number = round.number if first.entered is None else first.entered
-        if not self.world.disk.commit(number, step, healthy=healthy):
-            self.world.note(f"commit of step {step} by round {number} was fenced")
+        if not self.world.disk.commit(round.number, step, healthy=healthy):
+            self.world.note(f"commit of step {step} by round {round.number} was fenced")
             return
         (self._tainted.add if tainted else self._tainted.discard)(step)
-        event = CheckpointRecorded(number, step, "/ckpt", wanted, *cost_s)
+        event = CheckpointRecorded(round.number, step, "/ckpt", wanted, *cost_s)
         first.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
 
     def broke(self, round: Round, where: SimulatedMember, *, for_all: bool = False) -> None:
@@ -232,8 +247,7 @@ class Training:
 
 
 def _is_whole(member: SimulatedMember) -> bool:
-    workers = member.workers
-    return member.alive and member.entered is not None and workers.count(Worker.RUNNING) == len(workers)
+    return member.alive and member.entered is not None and not member.ails
 
 
 def _went_on(member: SimulatedMember, round: Round) -> bool:

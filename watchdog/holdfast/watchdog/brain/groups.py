@@ -9,7 +9,7 @@ groups.
 Source: the data-parallel replica as the unit of failure: https://arxiv.org/abs/2602.00277
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -78,6 +78,21 @@ def within_groups(round_: Round | None, finding: Finding, recovery: Recovery, no
     return msgspec.structs.replace(recovery, entry=Entry.REENTER, fresh_ranks=fresh, leaves=leaves)
 
 
+def fell_with_others(state: JobState, finding: Finding) -> bool:
+    """Whether the finding is of a replica group that trained on when another one was taken out, or is to be, and
+    no step is new since: what takes many takes them within moments, and is no further failure of what is healed.
+    """
+    round_, recovery = state.round, state.recovery
+    if round_ is None or state.progressed or not state.failures:
+        return False
+    owed = recovery.leaves or () if recovery is not None and recovery.incidents else ()
+    for group, shares in by_group(round_):
+        names = {share.member for share in shares}
+        if finding.subject.member in names:
+            return group.trains and (group.epoch < round_.number or (bool(owed) and names.isdisjoint(owed)))
+    return False
+
+
 def is_being_formed(round_: Round, names: Collection[str]) -> bool:
     """Whether all of these members are in groups that do not train yet."""
     forming = {share.member for group, shares in by_group(round_) if not group.trains for share in shares}
@@ -139,7 +154,7 @@ def is_in_groups(state: JobState) -> bool:
     return isinstance(state.desired, Round) and bool(state.desired.groups)
 
 
-def is_ready(group: ReplicaGroup, members: Sequence[Member | None]) -> bool:
+def is_ready(group: ReplicaGroup, members: Iterable[Member | None]) -> bool:
     """Whether all workers of the group wait at a step boundary for the others."""
     return all(each is not None and each.ready_epoch == group.epoch for each in members)
 
@@ -149,7 +164,7 @@ def waits_at_the_door(state: JobState) -> bool:
     if state.round is None or not state.forming:
         return False
     return any(
-        not group.trains and is_ready(group, [state.member(share.member) for share in shares])
+        not group.trains and is_ready(group, (state.member(share.member) for share in shares))
         for group, shares in by_group(state.round)
     )
 
@@ -176,10 +191,11 @@ def next_overdue(state: JobState, policy: Policy) -> float | None:
 
 def not_ready(state: JobState, policy: Policy, now: float) -> Finding | None:
     """That a group which is being formed is not ready in time."""
-    for group, late in _late(state):
+    for group, shares in _late(state):
         began_at = state.forming[group.epoch]
         if now < _due(state, policy, group):
             continue
+        late = [each for each in shares if not is_ready(group, [state.member(each.member)])]
         subject, *also = [Subject(state.job, node=each.node, member=each.member) for each in late]
         says = f"replica group of round {group.epoch} is not ready after {policy.startup_timeout_s:.0f} s"
         return Finding(
@@ -201,16 +217,13 @@ def _due(state: JobState, policy: Policy, group: ReplicaGroup) -> float:
     return max(state.forming[group.epoch] + policy.startup_timeout_s, state.round_shown_at + SETTLES_S)
 
 
-def _late(state: JobState) -> Iterator[tuple[ReplicaGroup, list[MemberRanks]]]:
-    """The groups that are being formed and are not ready, with those of whom no word has come."""
+def _late(state: JobState) -> Iterator[tuple[ReplicaGroup, Sequence[MemberRanks]]]:
+    """The groups that are being formed and are not ready."""
     if state.round is None or not state.forming:
         return
     for group, shares in by_group(state.round):
-        late = (
-            [] if group.trains else [each for each in shares if not is_ready(group, [state.member(each.member)])]
-        )
-        if late:
-            yield group, late
+        if not (group.trains or is_ready(group, (state.member(share.member) for share in shares))):
+            yield group, shares
 
 
 def endpoint_of(first: Member, number: int) -> Endpoint:

@@ -114,7 +114,9 @@ def checkpointed(state: JobState, event: Event, now: float) -> Step:
     step = step.then(saved, event.wanted, event.step)
     broken = after.recovery is not None and after.recovery.incidents
     stepped = after.progressed and state.step is not None
-    return step if stepped or broken else step.then(_began, event.round, now)
+    # What groups had made before they went on is no step of the round that they went on into.
+    is_earlier = event.round != state.round.number
+    return step if stepped or broken or is_earlier else step.then(_began, event.round, now)
 
 
 def restored(state: JobState, event: Event, now: float) -> Step:

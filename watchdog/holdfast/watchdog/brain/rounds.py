@@ -374,8 +374,9 @@ def _entry(state: JobState, recovery: Recovery, grouping: Grouping) -> tuple[Ent
             bound[place] = member
     # Members that stay and have not entered the newest round: what it asked of them is still to be done.
     ranked = state.ranked()
-    owing = {each.name for each in seats if each.name in ranked and each.entered_round != before.number}
-    old = [place for place, each in enumerate(seats) if each.name in ranked and each.name not in kept]
+    moving = [(place, each) for place, each in enumerate(seats) if each.name not in kept]
+    owing = {each.name for _, each in moving if each.name in ranked and each.entered_round != before.number}
+    old = [place for place, each in moving if each.name in ranked]
     nobody_goes_on = bound and all(place in bound for place in old)
     respawns = (owing and before.entry is Entry.RESPAWN) or nobody_goes_on
     entry = Entry.RESPAWN if respawns else recovery.entry
@@ -385,10 +386,10 @@ def _entry(state: JobState, recovery: Recovery, grouping: Grouping) -> tuple[Ent
         for place, member in bound.items()
         for local_rank in range(member.local_size)
     }
-    first_rank = {member.name: place * member.local_size for place, member in enumerate(seats)}
+    first_rank = {member.name: place * member.local_size for place, member in moving}
     for rank in {*recovery.fresh_ranks, *before.fresh_ranks}:
         share = before.member_of(rank)
-        if share is None or share.member not in first_rank or share.member in kept:
+        if share is None or share.member not in first_rank:
             continue
         if rank in recovery.fresh_ranks or share.member in owing:
             fresh.add(first_rank[share.member] + rank - share.first_rank)

@@ -1,0 +1,92 @@
+"""Replica groups under random schedules of faults: the real brain and detectors, every step made.
+
+A failure prints its seed; see it again with `SIM_SEED=N make test-sim`.
+"""
+
+import multiprocessing
+import os
+import traceback
+from collections.abc import Callable
+
+import pytest
+from invariants import Broken
+from smallworld import SmallWorld
+from test_schedules import FULL_TEST_PATIENCE_S, patience_s
+from vocabulary import FAULTS, kill_node, kill_worker
+
+from holdfast.api.selftest import TestLevel
+from holdfast.api.status import JobPhase
+from holdfast.simulator.world.member import SimulatedMember
+
+SCHEDULES = 60
+BATCH = 15
+FAULTS_MAX = 6
+WITH_A_GROUP_TO_LOSE = 7  # the seed of a job with one more than it needs
+
+
+def live_through(seed: int) -> SmallWorld:
+    """One schedule: faults fall on a job of replica groups, then it is left alone until all must be well."""
+    world = SmallWorld(seed, in_groups=True)
+    world.run(15.0)
+    for _ in range(world.draw.randint(1, FAULTS_MAX)):
+        world.run(world.draw.choice((0.0, 0.05, 0.5, 3.0, 8.0)))
+        fault = world.draw.choice((*FAULTS, *[kill_worker, kill_node] * 4))
+        world.note(f"fault {fault.__name__}")
+        fault(world)
+    world.run(90.0 + patience_s(world))
+    if any(each.bars and each.level is TestLevel.FULL for each in world.job.state.trials.values()):
+        world.run(FULL_TEST_PATIENCE_S)
+    world.invariants.settled()
+    world.invariants.samples_are_taken_once()
+    return world
+
+
+def first_broken(seeds: range) -> str | None:
+    """What the first schedule of the batch that broke a promise says, None when all kept theirs."""
+    for seed in seeds:
+        try:
+            live_through(seed)
+        except Broken as broken:
+            return str(broken)
+        except Exception:
+            return f"seed {seed} failed:\n{traceback.format_exc()}"
+    return None
+
+
+@pytest.mark.timeout(1200)
+def test_every_schedule_keeps_what_replica_groups_promise() -> None:
+    if seed := os.environ.get("SIM_SEED"):
+        live_through(int(seed))
+        return
+    batches = [range(first, first + BATCH) for first in range(0, SCHEDULES, BATCH)]
+    with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
+        broken = [says for says in pool.imap_unordered(first_broken, batches) if says]
+    assert not broken, "\n\n".join(broken[:3])
+
+
+FAULTS_OF_ONE: dict[str, Callable[[SmallWorld, SimulatedMember], None]] = {
+    "a worker dies": lambda world, member: member.kill_worker(0),
+    "a node goes": lambda world, member: world.remove_node(member, "power"),
+    "a launcher starts anew": lambda world, member: member.restart_launcher(),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS_OF_ONE)
+def test_a_fault_costs_the_other_groups_no_step_and_its_group_comes_back(fault: str) -> None:
+    world = SmallWorld(WITH_A_GROUP_TO_LOSE, sound=True, in_groups=True)
+    world.run(30.0)
+    before, first = world.training.shares.given.copy(), world.job.state.round
+    assert before
+    assert first is not None
+    assert first.training >= world.policy.nodes_min + world.policy.replica_nodes
+    FAULTS_OF_ONE[fault](world, world.members[first.ranks[-1].member])
+    world.run(60.0)
+    given, now = world.training.shares.given, world.job.state.round
+    assert world.job.state.phase is JobPhase.RUNNING
+    assert now is not None
+    assert before.items() <= given.items(), "no step that was made was given up"
+    assert [each.lost for each in given.values() if each.lost] == [1], "one group, in one step"
+    assert all(group.trains for group in now.groups)
+    assert len(now.groups) == len(first.groups)
+    assert len({group.epoch for group in now.groups}) == 2, "the others are in the group that they were in"
+    world.invariants.samples_are_taken_once()
