@@ -19,7 +19,8 @@ from holdfast.planner.model import Model
 from holdfast.planner.plan import Question, plan
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "unit" / "planner"))
-from published_runs import HELD, PUBLISHED
+from nvidia_runs import RUNS
+from published_runs import HELD
 
 JUDGED_S_MAX = 1.0
 QUESTION = Question(
@@ -34,7 +35,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     arguments = parser.parse_args()
     figures = []
-    for each in PUBLISHED:
+    for each in RUNS:
         differs = abs(each.ours / each.figure - 1.0)
         name = f"{each.name}: {each.ours:.4g} planned, {each.figure:.4g} {each.unit} published"
         figures.append(measured(name, ours=[differs], other=[each.within], unit="of it", target=1.0))

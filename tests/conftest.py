@@ -21,6 +21,9 @@ __all__ = ["pytest_addoption"]
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("HOLDFAST_CACHE", tempfile.mkdtemp(prefix="holdfast-cache-"))
+    os.environ.setdefault(
+        "OMP_NUM_THREADS", "1"
+    )  # torch's threads burn a core each while they wait for the others
     os.environ.setdefault("HOLDFAST_CONSOLE", "0")  # of runs on this machine: those that test it ask for it
     watch_times(config)
     watch_proofs(config)

@@ -26,6 +26,7 @@ from holdfast.agent.launch.forking import Preload
 from holdfast.agent.launch.warm_parent import main, preload
 
 ADDRESS = "WARM_PARENTS_FROM"
+FORKS = "PARTS_ARE_FORKED"  # of runs, see `warm_start/forked_parts.py`
 SITE = Path(__file__).parent / "warm_start"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # as the launcher gives a warm parent
 # What has its effect when a process starts or imports, and so cannot be taken over by one that has done both.
@@ -38,7 +39,7 @@ def warm_source() -> Iterator[Mapping[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         address = f"{folder}/source"
         paths = [str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {ADDRESS: address, "PYTHONPATH": os.pathsep.join(paths)}
+        environment = {ADDRESS: address, FORKS: "1", "PYTHONPATH": os.pathsep.join(paths)}
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(address)
             listener.listen()
@@ -60,6 +61,12 @@ def warm_source() -> Iterator[Mapping[str, str]]:
 def warm_parents_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let what this test starts import torch itself, as it would anywhere else."""
     monkeypatch.delenv(ADDRESS)
+    parts_of_their_own(monkeypatch)
+
+
+def parts_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs that this test starts start each of their parts anew, with a command line of its own."""
+    monkeypatch.delenv(FORKS, raising=False)
 
 
 class Source:

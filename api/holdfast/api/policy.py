@@ -258,8 +258,8 @@ class Policy(msgspec.Struct, frozen=True):
 
     `model_ranks` is tensor x context x pipeline: every world size is a multiple of it. `hang_timeout_s` None means
     "from the job's own step times". `form_grace_s` is how long forming waits for the maximum once the minimum has
-    joined. `save_grace_s` is how long a planned stop (drain, suspension, deletion) waits for a last checkpoint,
-    `drain_grace_s` how long a node that is being drained is kept while nobody can take its ranks.
+    joined. `save_grace_s` is how long at least a planned stop (drain, suspension, deletion) or a growth waits for
+    its checkpoint, `drain_grace_s` how long a node that is being drained is kept while nobody can take its ranks.
 
     `uid` and `generation` are the TrainingJob's; another uid is another job of the same name. `suspend` is what
     its spec says.

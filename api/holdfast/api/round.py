@@ -239,6 +239,11 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
         place = self._places.get(member)
         return place is not None and place < self.training
 
+    def group_of(self, member: str) -> GroupSeat | None:
+        """What the member is shown of its replica group; None where there are none, or it has no ranks."""
+        place = self._places.get(member)
+        return None if place is None else self.group_seat(place)
+
     def group_seat(self, place: int) -> GroupSeat | None:
         """What the member at `place` is shown of its replica group; None where there are none."""
         at = bisect_right(self._group_seats, place, key=_first)

@@ -4,14 +4,19 @@ A section is frozen, knows its fields and refuses others. Field names are camelC
 code. Whatever is wrong ends as `InvalidSpec`, which names each field by its path, the value given and the fix.
 """
 
+import ast
 import difflib
+import inspect
+import itertools
 import json
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
 from pydantic.alias_generators import to_camel
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
 
 from holdfast.api.errors import InvalidSpec, Problem
 
@@ -26,8 +31,38 @@ class Section(BaseModel):
         alias_generator=to_camel,
         serialize_by_alias=True,
         allow_inf_nan=False,
-        use_attribute_docstrings=True,
     )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Each field is described by the string below it. Only a schema needs that, and it takes long to find."""
+        schema = handler(core)
+        properties = handler.resolve_ref_schema(schema).get("properties", {})
+        for each in reversed(cls.__mro__):
+            if issubclass(each, Section) and each is not Section:
+                for name, told in _described(each).items():
+                    field = properties[cls.model_fields[name].alias]
+                    if handler.resolve_ref_schema(field).get("description") != told:
+                        field["description"] = told
+        return schema
+
+
+def _described(section: type[Section]) -> dict[str, str]:
+    """What stands as a string below a field in the source of `section`. Nothing of one that has no source."""
+    try:
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
+    except OSError:  # made by a program
+        return {}
+    found = {}
+    assert isinstance(definition, ast.ClassDef)
+    for field, below in itertools.pairwise(definition.body):
+        match field, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(told))),
+            ) if name in section.model_fields:
+                found[name] = inspect.cleandoc(told)
+    return found
 
 
 class _Missing:

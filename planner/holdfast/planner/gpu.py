@@ -43,7 +43,8 @@ _CATALOGUE: Final = (
     Gpu("A100-40GB", bf16=312e12, memory=40e9, memory_rate=1555e9, nvlink=300e9, source=_A100),
     Gpu("A100-80GB", bf16=312e12, memory=80e9, memory_rate=2039e9, nvlink=300e9, source=_A100),
     Gpu("H100-80GB", bf16=989e12, fp8=1979e12, memory=80e9, memory_rate=3350e9, nvlink=450e9, source=_H100),
-    # Source: https://arxiv.org/abs/2412.19437 (section 3.1: NVLink of 160 GB/s as reached)
+    # NVIDIA has no page of it: an H100 whose NVLink has 8 of its 18 links, 400 GB/s both ways together.
+    # Source: https://arxiv.org/abs/2412.19437 (section 3.2.2: NVLink of 160 GB/s as reached)
     Gpu("H800-80GB", bf16=989e12, fp8=1979e12, memory=80e9, memory_rate=3350e9, nvlink=200e9, source=_H100),
     Gpu(
         "H200-141GB",
@@ -54,6 +55,8 @@ _CATALOGUE: Final = (
         nvlink=450e9,
         source="https://www.nvidia.com/en-us/data-center/h200/",
     ),
+    # The page has 8 TB/s of memory; the bus that the device tells of comes to 7.7.
+    # Source: https://github.com/pytorch/ao/pull/4002
     Gpu(
         "B200-180GB",
         bf16=2250e12,

@@ -93,7 +93,8 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Degrees of parallelism; their product, without `expert`, is the number of GPUs.
 
     `shards` are the ranks that FSDP shares parameters among (0: all replicas); groups of them are replicas of
-    each other. `chunks` are the stages that a pipeline rank has (of an interleaved schedule).
+    each other. `chunks` are the stages that a pipeline rank has (of an interleaved schedule). `order` is how ranks
+    are counted, and so which are neighbours.
     `sequence_parallel` shares what tensor parallelism leaves whole. What hides behind computing: `overlap` the
     data-parallel traffic, `overlap_tensor` the tensor-parallel one as far as it can be cut into pieces,
     `overlap_experts` the exchange with experts.
@@ -141,8 +142,8 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         so where that gives whole layers.
 
         Sources: https://arxiv.org/abs/2407.21783 (section 3.3.2: one Transformer layer less each),
-        https://github.com/bigscience-workshop/bigscience/blob/master/train/tr11-176B-ml/chronicles.md (70 layers
-        and two for the embedding make 12 stages of 6)
+        https://github.com/bigscience-workshop/bigscience/blob/master/train/tr11-176B-ml (12 stages: 5 layers at
+        each end, 6 between)
         """
         return self.pipeline > 1 and (model.layers + 2) % (self.pipeline * self.chunks) == 0
 

@@ -11,7 +11,7 @@ Source: https://arxiv.org/abs/2205.05198 (equations 1 to 6, table 2)
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -49,6 +49,8 @@ def activation_bytes_per_layer(model: Model, layout: Layout, training: Training)
     shared = _attention_bytes(model, again=again) + ((4.0 if model.gated else 2.0) + width) * model.inner
     # Inputs of two norms and what comes of them, which the matmuls take; with dropout its two masks.
     whole = ((4.0 if model.gated else 6.0) + 2.0 * width) * model.hidden
+    if model.experts is not None:  # a copy of the token for each of its experts, which only they take
+        whole += (1.0 if training.fp8 else 2.0) * model.experts.active * model.hidden * model.sparse_share
     if training.flash is False and layout.recompute is Recompute.NONE:
         shared += 5.0 * model.heads * training.sequence
     return tokens * (shared / layout.tensor + (whole / layout.tensor if layout.sequence_parallel else whole))
@@ -85,17 +87,26 @@ def in_flight(layout: Layout, training: Training, before: int = 0) -> float:
 
 def memory_of(model: Model, layout: Layout, training: Training) -> Quantity:
     """Bytes on the GPU that holds most, with their parts."""
-    stages = (_memory_of(model, layout, training, each) for each in stages_of(model, layout))
+    kept = activation_bytes_per_layer(model, layout, training)
+    layer = _Layer(kept, layer_at_hand(model, layout, training))
+    stages = (_memory_of(model, layout, training, each, layer) for each in stages_of(model, layout))
     return max(stages, key=lambda each: each.value)
 
 
-def _memory_of(model: Model, layout: Layout, training: Training, stage: Stage) -> Quantity:
+class _Layer(NamedTuple):
+    """Bytes of a micro-batch and layer: what is kept of it, and what it takes besides when it is at hand."""
+
+    kept: float
+    at_hand: float
+
+
+def _memory_of(model: Model, layout: Layout, training: Training, stage: Stage, layer: _Layer) -> Quantity:
     where = f"{stage.layers} layers"
     if layout.pipeline > 1:
         where += f" of the stage with {stage.before} before it"
     count = sum(parameters_of(model, layout, stage))
     share = Quantity("parameters of a stage", count, "parameters", f"{where}, over tensor ranks")
-    parts = (*_state(model, layout, training, stage, share), *_activations(model, layout, training, stage))
+    parts = (*_state(model, layout, training, stage, share), *_activations(model, layout, training, stage, layer))
     return total("memory per GPU", "bytes", parts)
 
 
@@ -126,19 +137,20 @@ def _state(model: Model, layout: Layout, training: Training, stage: Stage, share
     yield Quantity("optimizer state", state, "bytes", says, ZERO, (share,))
 
 
-def _activations(model: Model, layout: Layout, training: Training, stage: Stage) -> Iterator[Quantity]:
+def _activations(
+    model: Model, layout: Layout, training: Training, stage: Stage, layer: _Layer
+) -> Iterator[Quantity]:
     """What is kept of the micro-batches in flight, and what the layer at hand or the loss takes besides."""
-    per_layer = activation_bytes_per_layer(model, layout, training)
     held, tokens = in_flight(layout, training, stage.before), _tokens(layout, training)
-    says = f"{stage.layers} layers x {tokens:g} tokens x {per_layer / tokens:.6g} bytes"
+    says = f"{stage.layers} layers x {tokens:g} tokens x {layer.kept / tokens:.6g} bytes"
     says += f" x {held:.3g} micro-batches in flight"
-    yield Quantity("activations", stage.layers * per_layer * held, "bytes", says, SOURCE)
+    yield Quantity("activations", stage.layers * layer.kept * held, "bytes", says, SOURCE)
     if layout.pipeline > 1:
         passed = 2.0 * tokens * model.hidden / (layout.tensor if layout.sequence_parallel else 1)
         says = "one that goes and one that comes, each way"
         yield Quantity("messages of the pipeline", 4.0 * passed, "bytes", says, STAGES)
     logits = tokens * model.vocab * training.logit_bytes / layout.tensor + _gathered(model, layout, tokens)
-    working = layer_at_hand(model, layout, training)
+    working = layer.at_hand
     says = "the layer at hand: what is computed again, inputs that tensor parallelism gathers, and gradients"
     if stage.has_head and logits > working:
         each = f"{training.logit_bytes:g} bytes over {layout.tensor} GPUs"

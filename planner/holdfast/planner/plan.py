@@ -113,7 +113,7 @@ def plan(question: Question, pinned: Mapping[str, int] | None = None) -> Plan:
     """Judge every layout whose degrees are those that are `pinned`, by field of `Layout`.
 
     A pipeline whose GPUs hold too much is judged with gradients sharded too, and one that fits in the order of
-    ranks that is faster; what fits is not judged again with more recomputing.
+    ranks that is faster; what fits without is not judged again with more recomputing.
 
     Raises InvalidInput when there is none.
     """
@@ -136,7 +136,8 @@ def plan(question: Question, pinned: Mapping[str, int] | None = None) -> Plan:
             judged = judge(scattered, question, effective.value, stand_by)
         if isinstance(judged, Option):
             options.append(_placed(judged, question, effective.value, stand_by))
-            roomy.add(keeps_all)
+            if judged.layout.sharding is layout.sharding:
+                roomy.add(keeps_all)
         else:
             rejected.append(judged)
     if not options and not rejected:

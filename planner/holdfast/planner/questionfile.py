@@ -29,7 +29,7 @@ from holdfast.planner.layout import Layout, Training
 from holdfast.planner.model import Model
 from holdfast.planner.plan import Question
 from holdfast.planner.reliability import Reliability
-from holdfast.planner.run import Efficiency
+from holdfast.planner.run import MATMUL_FP8, Efficiency
 from holdfast.planner.spot import Spot
 
 Part = TypeVar("Part", bound=msgspec.Struct)
@@ -107,19 +107,22 @@ def _carried(path: Path, job: Mapping[str, object]) -> Mapping[str, object]:
 
 def question_of(sections: Mapping[str, Mapping[str, object]], folder: Path) -> Question:
     """The question of the sections. A model's `config` is looked up from `folder`. Raises InvalidInput."""
+    training = _part("training", sections.get("training", {}), Training)
     return Question(
         model=_model(dict(sections.get("model", {})), folder),
         cluster=_cluster(dict(sections.get("cluster", {}))),
-        training=_part("training", sections.get("training", {}), Training),
+        training=training,
         reliability=_part("reliability", sections.get("reliability", {}), Reliability),
-        reached=_reached(sections.get("reached", {})),
+        reached=_reached(sections.get("reached", {}), fp8=training.fp8),
         spot=_part("spot", sections["spot"], Spot) if "spot" in sections else None,
     )
 
 
-def _reached(given: Mapping[str, object]) -> Efficiency:
-    """Of a question: what was measured may exceed a data sheet, what is assumed may not."""
-    reached = _part("reached", given, Efficiency)
+def _reached(given: Mapping[str, object], *, fp8: bool) -> Efficiency:
+    """Of a question: what was measured may exceed a data sheet, what is assumed may not. In FP8 matmuls reach less
+    of the rate where nothing else is said.
+    """
+    reached = _part("reached", {"matmul": MATMUL_FP8, **given} if fp8 else given, Efficiency)
     shares = {name: getattr(reached, name) for name in reached.__struct_fields__}
     if wrong := [
         Problem(f"reached.{name}", each, "give a share of at most 1") for name, each in shares.items() if each > 1

@@ -7,6 +7,7 @@ Sources: https://arxiv.org/abs/2407.21783 (section 3.3.2: one Transformer layer 
 https://github.com/pytorch/torchtitan/blob/main/torchtitan/distributed/pipeline_parallel.py (more layers between)
 """
 
+import functools
 from typing import NamedTuple
 
 from holdfast.planner.layout import Layout, Sharding
@@ -25,14 +26,16 @@ class Stage(NamedTuple):
 
 
 def stages_of(model: Model, layout: Layout) -> tuple[Stage, ...]:
-    """Those that differ: the first, the one after it, the last."""
+    """The first, the last, and the one after the first where it is larger: of as many layers it has less to hold
+    than the first, and less to do than the last.
+    """
     pipeline, embedding = layout.pipeline, model.vocab * model.hidden
     if pipeline == 1:
         return (Stage(0, model.layers, model.embedding_parameters, has_head=True),)
     ends, between = _layers(model, layout)
     first = Stage(0, ends, embedding + model.positions * model.hidden, has_head=False)
     last = Stage(pipeline - 1, ends, embedding, has_head=True)
-    return (first, Stage(1, between, 0, has_head=False), last) if pipeline > 2 else (first, last)
+    return (first, Stage(1, between, 0, has_head=False), last) if between > ends else (first, last)
 
 
 def _layers(model: Model, layout: Layout) -> tuple[int, int]:
@@ -53,9 +56,15 @@ def layer_on_gpu(model: Model, layout: Layout) -> float:
     """Of a layer's parameters those on one GPU: expert parallelism shares the routed experts in place of tensor
     parallelism, and nothing else.
     """
+    whole, routed = _parameters_of_a_layer(model)
+    return whole / layout.tensor + routed / (layout.expert if layout.expert > 1 else layout.tensor)
+
+
+@functools.lru_cache(maxsize=64)
+def _parameters_of_a_layer(model: Model) -> tuple[float, float]:
+    """Those that tensor parallelism shares, and its routed experts: asked for of each of thousands of layouts."""
     routed = model.routed_parameters
-    whole = (model.layer_parameters(active=False) - routed) / layout.tensor
-    return whole + routed / (layout.expert if layout.expert > 1 else layout.tensor)
+    return model.layer_parameters(active=False) - routed, routed
 
 
 def parameters_of(model: Model, layout: Layout, stage: Stage) -> tuple[float, float]:

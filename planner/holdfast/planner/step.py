@@ -170,11 +170,16 @@ def _memory_bound(run: Run, reached: Efficiency) -> Took:
     numbers.
 
     Forward: two norms (2 reads or writes each), two residual additions (3), the inner activation, and of scores
-    that are not fused five passes over heads x sequence. Backward twice that.
+    that are not fused five passes over heads x sequence. A token's copies for its experts are sorted by expert and
+    back, read and written each. Backward twice that.
+
+    Source: https://arxiv.org/abs/2211.15841 (section 5.2: copies are permuted to groups of an expert, and back)
     """
     model, layout, cluster, training = run
     tokens = layout.micro_batch * training.sequence / layout.context
     whole = 10.0 * model.hidden
+    if model.experts is not None:
+        whole += 4.0 * model.experts.active * model.hidden * model.sparse_share
     shared = (3.0 if model.gated else 2.0) * model.inner + 4.0 * model.hidden
     if not training.flash:
         shared += 5.0 * model.heads * training.sequence

@@ -113,7 +113,9 @@ def _compared(question: Question, layout: Layout, truth: Truth) -> Iterator[Comp
         yield found if found.is_worse else replace(found, is_wrong=False, becomes="")
     if truth.memory is not None:
         planned = memory_of(question.model, layout, question.training).value
-        yield _figure("memory of a GPU", "bytes", planned, truth.memory, is_worse=truth.memory > planned)
+        left = shown(max(0.0, gpu.memory - truth.memory), "bytes")
+        says = f"what an allocator has reserved and does not use is in it; {left} of the GPU are left"
+        yield _figure("memory of a GPU", "bytes", planned, truth.memory, truth.memory > planned, says)
     if truth.save_s is not None:
         only = with_measured(question, layout, Truth(save_s=truth.save_s))
         assumed = question.reliability.save_s

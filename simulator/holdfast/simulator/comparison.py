@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.api.errors import InvalidInput, Problem
-from holdfast.simulator.estimate import Estimate, estimate, seeds_to_tell
+from holdfast.simulator.estimate import Estimate, estimate, is_beyond_noise, seeds_to_tell
 from holdfast.simulator.outcome import Outcome
 from holdfast.simulator.scenario import Scenario
 from holdfast.simulator.verdict import FIGURES, Figure, deciding, figures_of
@@ -102,9 +102,9 @@ def _difference(
     figure: Figure, first: Sequence[float], second: Sequence[float], names: tuple[str, str]
 ) -> Difference:
     changes = [after - before for before, after in zip(first, second, strict=True)]
-    change = estimate(changes)
+    change, tells = estimate(changes), is_beyond_noise(changes, counts=figure.is_count)
     better = ""
-    if figure.better and change.tells:
+    if figure.better and tells:
         better = names[1] if change.mean * figure.better > 0 else names[0]
     return Difference(
         name=figure.name,
@@ -113,5 +113,5 @@ def _difference(
         second=figure.estimated(second),
         change=change,
         better=better,
-        seeds_needed=None if change.tells else seeds_to_tell(changes),
+        seeds_needed=None if tells else seeds_to_tell(changes),
     )

@@ -53,6 +53,18 @@ def estimate(values: Sequence[float], least: float = -math.inf, most: float = ma
     return Estimate(mean, max(least, mean - half), min(most, mean + half), count)
 
 
+def is_beyond_noise(differences: Sequence[float], *, counts: bool = False) -> bool:
+    """Whether the mean of paired differences is not 0, with 95 % confidence: by Student's t.
+
+    Those of `counts` that are all alike, as of rare events they are, have no spread to judge by: then by the sign
+    test, whether chance has so many fall to one side.
+    Source: W. J. Conover, "Practical nonparametric statistics", chapter 3 (the sign test)
+    """
+    if not counts or len(set(differences)) > 1:
+        return estimate(differences).tells
+    return any(differences) and 2.0 * 0.5 ** len(differences) <= 1.0 - CONFIDENCE
+
+
 def at_most(count: int) -> float:
     """What the mean of a count of rare events can be, with 95 % confidence, when `count` runs had none."""
     return -math.log(1.0 - CONFIDENCE) / count
@@ -68,6 +80,8 @@ def seeds_to_tell(differences: Sequence[float]) -> int | None:
     mean, spread = fmean(differences), stdev(differences)
     if mean == 0.0:
         return None
+    if spread == 0.0:
+        return math.ceil(-math.log2((1.0 - CONFIDENCE) / 2.0))  # by the sign test
     normal = NormalDist()
     reach = normal.inv_cdf((1.0 + CONFIDENCE) / 2.0) + normal.inv_cdf(POWER)
     needed = math.ceil((reach * spread / mean) ** 2)

@@ -33,6 +33,7 @@ RATE_MAX: Final = 1e6
 SECONDS_MAX: Final = 10 * 365 * 86_400.0
 SIGMA_MAX: Final = 5.0
 FACTOR_MAX: Final = 1000.0
+SIGNAL_MAX: Final = 64
 DAYS_OF_1000_HOURS: Final = 24.0
 OF_FINDINGS: Final[Mapping[FindingKind, Symptom]] = {
     FindingKind.PROCESS_EXIT: Symptom.PROCESS_EXIT,
@@ -145,8 +146,11 @@ def checked(rates: Iterable[FaultRate], field: str) -> tuple[FaultRate, ...]:
             wrong.append(Problem(f"{at}.rate", each.rate, f"give 0 to {RATE_MAX:g} for 1,000 node-days"))
         if not 0 <= each.infrastructure <= 1:
             wrong.append(Problem(f"{at}.infrastructure", each.infrastructure, "give a share from 0 to 1"))
-        if (each.code is None) == (each.symptom is Symptom.XID):
-            wrong.append(Problem(f"{at}.code", each.code, "give the driver's code of an Xid, and of nothing else"))
+        if (each.code is None) == (each.symptom is Symptom.XID) and each.symptom is not Symptom.PROCESS_EXIT:
+            fix = "give the driver's code of an Xid, the signal of a ProcessExit, and of nothing else"
+            wrong.append(Problem(f"{at}.code", each.code, fix))
+        if each.symptom is Symptom.PROCESS_EXIT and not 1 <= (each.code or 1) <= SIGNAL_MAX:
+            wrong.append(Problem(f"{at}.code", each.code, f"give a signal, from 1 to {SIGNAL_MAX}"))
         if not 1 <= each.factor <= FACTOR_MAX:
             wrong.append(Problem(f"{at}.factor", each.factor, f"give from 1 to {FACTOR_MAX:g} times"))
         for name, spread in (("repair", each.repair), ("lasts", each.lasts), ("again", each.again)):

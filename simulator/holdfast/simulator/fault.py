@@ -57,7 +57,8 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     whatever `reach` says) until it is repaired; the rest is user code or chance, which no eviction mends. `again`
     is how long until it does. `repair` is how long the machine is away once it was taken out; `lasts` how long it
     holds by itself, None: until somebody acts. `factor` is how many times longer a step, a save or a restore takes
-    meanwhile. `code` is the driver's, of an XID. `source` is the public place that it is from.
+    meanwhile. `code` is the driver's, of an XID; or the signal that ends a worker, whoever is to blame (without it
+    SIGBUS where that is the machine, else an exception). `source` is the public place that it is from.
     """
 
     name: str
@@ -80,7 +81,7 @@ class FaultRate(Fault, frozen=True, kw_only=True):
 
 class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One fault that is given, and not drawn: `at_s` after the begin, on the machine numbered `node` of those that
-    are there then (0 .. nodes + spares - 1; None: drawn among those with ranks).
+    there are (0 .. nodes + spares + free - 1; None: drawn among those with ranks).
 
     It does not come again by itself: what came again is given again. Its `infrastructure` only says whether an
     eviction for it is right. On a machine without ranks nothing happens.

@@ -32,6 +32,7 @@ from holdfast.simulator.outcome import LostTo
 from holdfast.simulator.remembered import Remembered
 from holdfast.simulator.scenario import Scenario
 from holdfast.simulator.sight import Sight
+from holdfast.simulator.slowness import SlowRank
 from holdfast.simulator.world.disk import Disk
 from holdfast.simulator.world.member import SimulatedMember
 from holdfast.simulator.world.training import fingerprints
@@ -193,8 +194,10 @@ class FleetWorld(World):
         round, wanted = self.job.state.round, [name for name in names if name in self.members]
         peers: list[str] = []
         if round is not None:
-            for _ in range(PEERS_SOUGHT):
-                name = round.ranks[self.draw.randrange(round.training)].member
+            # Rank 0 is among them: of whoever is the first in sight, detectors think that it has more to do.
+            sought = (0, *(self.draw.randrange(round.training) for _ in range(PEERS_SOUGHT)))
+            for place in sought:
+                name = round.ranks[place].member
                 if len(peers) < PEERS and name not in (*wanted, *peers) and name in self.members:
                     peers.append(name)
         known = set(self.in_sight)
@@ -280,6 +283,14 @@ class FleetWorld(World):
             self.books.cause = cause
         elif self.books.phase not in (None, LostTo.SAVE):
             self.books.broke(self.now, cause)
+
+    def slow_by(self, member: SimulatedMember, *, infrastructure: bool) -> object:
+        """What is to blame for a slow rank of the member's: the machine, or what the rank has to do anywhere."""
+        machine, round = self.machine_of(member), self.training.round
+        share = round.share_of(member.name) if round is not None else None
+        if infrastructure or share is None:
+            return machine
+        return SlowRank(share.first_rank + machine.number % share.local_size)
 
     def hold_up(self, member: SimulatedMember, what: object, cause: str) -> None:
         """All wait for something that befell the member, with every process alive."""

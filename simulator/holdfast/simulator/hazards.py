@@ -103,24 +103,32 @@ class Hazards:
             slow_storage(world, fault, draw)
             return
         names = [each.member for each in hit if each.member is not None and world.has_ranks(each.member)]
-        if names:
-            world.watch(names, BEFORE_S + WATCHED_S)
-            world.after(BEFORE_S, partial(self._hits, fault, names, infrastructure=infrastructure))
+        self._befall_members(
+            fault, self._ready(fault, names, infrastructure=infrastructure), infrastructure=infrastructure
+        )
 
-    def _befall_member(self, fault: Fault, name: str, *, infrastructure: bool) -> None:
-        """Its workers run, if it has ranks."""
-        if self._world.has_ranks(name):
-            self._world.watch((name,), BEFORE_S + WATCHED_S)
-            self._world.after(BEFORE_S, partial(self._hits, fault, [name], infrastructure=infrastructure))
+    def _befall_members(self, fault: Fault, names: Sequence[str], *, infrastructure: bool) -> None:
+        """Those of them that have ranks, in a moment: until then they are watched as they are."""
+        world = self._world
+        if there := [name for name in names if world.has_ranks(name)]:
+            world.watch(there, BEFORE_S + WATCHED_S)
+            world.after(BEFORE_S, partial(self._hits, fault, there, infrastructure=infrastructure))
+
+    def _ready(self, fault: Fault, names: Sequence[str], *, infrastructure: bool) -> list[str]:
+        """Those that the fault can befall now; the others it does as soon as their workers run."""
+        world, ready = self._world, []
+        for name in names:
+            if fault.symptom in OF_WORKERS and not world.runs_workers(world.members[name]):
+                again = partial(self._befall_members, fault, (name,), infrastructure=infrastructure)
+                world.at_next_round((fault.name, name), again)
+            else:
+                ready.append(name)
+        return ready
 
     def _hits(self, fault: Fault, names: list[str], *, infrastructure: bool) -> None:
         world = self._world
-        for name in names:
-            if not world.has_ranks(name):
-                continue
-            if fault.symptom in OF_WORKERS and not world.runs_workers(world.members[name]):
-                again = partial(self._befall_member, fault, name, infrastructure=infrastructure)
-                world.at_next_round((fault.name, name), again)
-            else:
+        there = [name for name in names if world.has_ranks(name)]
+        for name in self._ready(fault, there, infrastructure=infrastructure):
+            if world.has_ranks(name):  # what befell one before may have taken it along
                 world.machine_of(world.members[name]).shown |= infrastructure
                 STRIKES[fault.symptom](world, world.members[name], fault, infrastructure=infrastructure)

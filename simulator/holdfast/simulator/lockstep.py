@@ -12,9 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from holdfast.api.membership import SaveWanted
+from holdfast.api.policy import SlowAction
 from holdfast.api.round import Round
+from holdfast.api.telemetry import StepWork
 from holdfast.simulator.machines import Machine
 from holdfast.simulator.outcome import LostTo
+from holdfast.simulator.slowness import FOUND_STEPS, LASTS_S, LASTS_STEPS, Slowness, SlowRank
 from holdfast.simulator.world.member import SimulatedMember
 from holdfast.simulator.world.training import Found, Training
 
@@ -44,7 +47,7 @@ class Lockstep(Training):
         self.turn = 0  # grows with every round that begins or ends
         self._pace = 0  # grows whenever what is due at a step is due at another time than was thought
         self._due: dict[str, tuple[int, Callable[[int], None]]] = {}
-        self.slow: dict[object, tuple[str, float]] = {}  # what makes steps longer now: its cause, and how much
+        self.slowness = Slowness()
         self.agreed = 0  # the newest step after which replicas are known to have been alike
         self.held: set[object] = set()  # what keeps everybody from making one, though all are there
         self.coming: Round | None = None  # the newest round into which replica groups go on
@@ -54,7 +57,7 @@ class Lockstep(Training):
     @property
     def pace_s(self) -> float:
         """What a step takes now."""
-        return self.step_time_s * max([1.0, *(factor for _, factor in self.slow.values())])
+        return self.step_time_s * self.slowness.factor
 
     @property
     def left_s(self) -> float:
@@ -78,8 +81,8 @@ class Lockstep(Training):
         if self.runs and now > self._at:
             took_s, steps = now - self._at, (now - self._at) / self.pace_s
             useful_s = steps * self.step_time_s
-            slowest = max(self.slow.values(), key=lambda each: each[1], default=("", 1.0))[0]
-            self.world.books.train(useful_s, took_s - useful_s, slowest)
+            self.world.books.train(useful_s, took_s - useful_s, self.slowness.cause)
+            self.slowness.make(steps)
             self.done, self._at = self.done + steps, now
 
     # rounds
@@ -121,9 +124,11 @@ class Lockstep(Training):
         if turn != self.turn or self.round is None:
             return
         round = self.round
+        self.slowness.begin()
         self.runs, self._at = True, self.world.now
         self.world.books.trains(self.world.now, self.pace_s)
         self.world.see_first_step(self.pace_s)
+        self.see_slow()
         self._expect_save(self.step)
         self.agreed = self.begins
         self.expect_difference()
@@ -274,20 +279,21 @@ class Lockstep(Training):
     def slow_down(self, what: object, cause: str, factor: float) -> None:
         """From now on steps take longer for the sake of `what`."""
         self.advance()
-        self.slow[what] = cause, factor
+        self.slowness.now[what] = cause, factor
         self._due_anew()
 
     def speed_up(self, what: object) -> None:
         """They do not any more."""
         self.advance()
-        if self.slow.pop(what, None) is not None:
+        if self.slowness.now.pop(what, None) is not None:
             self._due_anew()
 
     def forget_slow(self, round: Round) -> None:
         """Machines that have no ranks in the round slow nobody down."""
-        ranked = {share.node for share in round.ranks[: round.training]} if self.slow else set()
-        for what in [each for each in self.slow if isinstance(each, Machine) and each.node not in ranked]:
-            self.speed_up(what)
+        slow = [each for each in self.slowness.now if isinstance(each, Machine)]
+        ranked = {share.node for share in round.ranks[: round.training]} if slow else set()
+        for machine in [each for each in slow if each.node not in ranked]:
+            self.speed_up(machine)
 
     def look(self, member: SimulatedMember) -> None:
         step = self.step
@@ -297,6 +303,23 @@ class Lockstep(Training):
             member.step, member.progress_at = step, self.world.now - (self.done - step) * self.pace_s
         elif member.step != step:
             member.step, member.progress_at = step, self._at - (self.done - step) * self.pace_s
+
+    def see_slow(self) -> None:
+        """Whoever has slow ranks now is looked at for as long as it takes to find them."""
+        round = self.round
+        slow = list(self.slowness.now) if round is not None else []
+        names = [each.member for each in slow if isinstance(each, Machine) and each.member is not None]
+        shares = (round.member_of(each.rank) for each in slow if isinstance(each, SlowRank) and round is not None)
+        names += [share.member for share in shares if share is not None]
+        may_move = self.world.policy.straggler.action is not SlowAction.REPORT
+        if names:
+            self.world.watch(names, LASTS_S + LASTS_STEPS * self.pace_s if may_move else FOUND_STEPS * self.pace_s)
+
+    def work_of(self, member: SimulatedMember, local: int, rank: int) -> StepWork | None:
+        self.advance()
+        machine = self.world.machine_of(member)
+        blamed = (machine,) if local == machine.number % len(member.workers) else ()
+        return self.slowness.work(rank, self.step_time_s, SlowRank(rank), *blamed)
 
     # what is due at a step
 

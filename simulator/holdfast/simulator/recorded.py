@@ -55,14 +55,13 @@ STEP_S: Final = 10.0
 
 
 class Really(msgspec.Struct, frozen=True):
-    """What became of the run, in seconds of the whole job but for counts. `lost_s` is by phase; `gpu_hours` are of
-    all its members, `trained_gpu_hours` of steps that were kept.
+    """What became of the run, in seconds of the whole job but for counts. `lost_s` is by phase;
+    `trained_gpu_hours` are of steps that were kept.
     """
 
     elapsed_s: float
     trained_s: float
     lost_s: dict[str, float]
-    gpu_hours: float
     trained_gpu_hours: float
     evictions: int
     pages: int
@@ -88,8 +87,9 @@ class Recorded(msgspec.Struct, frozen=True):
     script_saves: int = 0
 
     def scenario(self, policy: Policy) -> Scenario:
-        """The same faults under a policy. Its size and spares are the policy's; the script is the run's, and keeps
-        snapshots in memory only if it did. Nobody suspends it, and no queue holds it back.
+        """The same faults under a policy, of whose size and spares it is, with as many machines as the run had.
+
+        The script is the run's, and keeps snapshots in memory only if it did. Nobody suspends it or queues it.
         """
         memory = policy.memory if self.snapshots else None
         policy = msgspec.structs.replace(policy, memory=memory, suspend=False, admitted=None)
@@ -97,6 +97,7 @@ class Recorded(msgspec.Struct, frozen=True):
             nodes=policy.nodes_max,
             gpus_per_node=policy.processes_per_node,
             spares=policy.spares,
+            free=max(0, self.nodes - policy.nodes_max - policy.spares),
             gpu_hour=policy.gpu_hour.amount if policy.gpu_hour is not None else None,
         )
         days = self.really.elapsed_s / DAY_S
@@ -185,7 +186,7 @@ def recorded(steps: Iterable[Replayed]) -> Recorded:
         raise InvalidInput(
             Problem("--journal", state.job, "the run has trained no step that was kept; choose another")
         )
-    kept, left_out = _happenings(seen, began, names, state.policy)
+    kept, left_out = _happenings(seen, began, names)
     if seen.asked:
         left_out["Intervention"] = seen.asked
     return Recorded(
@@ -226,7 +227,6 @@ def _really(seen: _Seen, state: JobState) -> Really:
         elapsed_s=wall_us / 1e6,
         trained_s=kept.wall_us / 1e6,
         lost_s=lost,
-        gpu_hours=(after.total() - before.total()).gpu_hours,
         trained_gpu_hours=kept.gpu_hours,
         evictions=state.eviction_count - seen.begun.eviction_count,
         pages=seen.pages,
@@ -235,11 +235,9 @@ def _really(seen: _Seen, state: JobState) -> Really:
     )
 
 
-def _happenings(
-    seen: _Seen, began: float, names: Sequence[str], policy: Policy
-) -> tuple[tuple[Happening, ...], dict[str, int]]:
+def _happenings(seen: _Seen, began: float, names: Sequence[str]) -> tuple[tuple[Happening, ...], dict[str, int]]:
     """The faults in order, and what is none, by kind."""
-    numbers = {name: place for place, name in enumerate(names[: policy.nodes_max + policy.spares])}
+    numbers = {name: place for place, name in enumerate(names)}
     left_out: Counter[str] = Counter()
     told: list[Happening] = []
     for at, held, gone in seen.departing:
@@ -286,7 +284,7 @@ def _repair(seen: _Seen, node: str | None, at: float) -> Spread:
 
 def _times(seen: _Seen, really: Really) -> Times:
     """What the watchdog does not decide, as it was in the run where its ledger and checkpoints tell: each round
-    after the first started and loaded as long as all of them did in the mean.
+    after the first started and loaded as long as all of them did in the mean, from wherever they did.
     """
     known = Times()
     stalls = [stall for stall, _ in seen.stalls if stall is not None]
@@ -305,8 +303,8 @@ def _times(seen: _Seen, really: Really) -> Times:
         start_cold_s=max(start, known.start_cold_s),
         join_s=0.0,
         join_per_doubling_s=0.0,
-        load_s=load,
-        load_memory_s=min(load, known.load_memory_s),
+        load_s=load if Tier.CHECKPOINT in seen.tiers or not after else max(load, known.load_s),
+        load_memory_s=load if Tier.MEMORY in seen.tiers else min(load, known.load_memory_s),
         first_step_s=0.0,
         save_stall_s=fmean(stalls) if stalls else known.save_stall_s,
         save_took_s=fmean(tooks) if tooks else known.save_took_s,

@@ -89,7 +89,9 @@ def replayed(run: Recorded, old: Side, new: Side | None, by: str) -> Relived:
 
 
 def _reproduced(really: Really, scenario: Scenario, outcomes: Sequence[Outcome]) -> list[Reproduced]:
-    minutes = (really.elapsed_s - really.trained_s) / 60.0
+    minutes, fleet = (really.elapsed_s - really.trained_s) / 60.0, scenario.fleet
+    # As of a simulated run: those that the policy wants, all the time.
+    held = (fleet.nodes + fleet.spares) * fleet.gpus_per_node * really.elapsed_s / 3600.0
     told = [
         Reproduced("ettr", really.trained_s / really.elapsed_s, estimate([each.ettr for each in outcomes])),
         Reproduced(
@@ -99,7 +101,7 @@ def _reproduced(really: Really, scenario: Scenario, outcomes: Sequence[Outcome])
         ),
         Reproduced(
             "lost_gpu_hours",
-            really.gpu_hours - really.trained_gpu_hours,
+            held - really.trained_gpu_hours,
             estimate([lost_gpu_hours(each, scenario) for each in outcomes]),
         ),
         Reproduced("evictions", really.evictions, estimate([float(each.right + each.wrong) for each in outcomes])),

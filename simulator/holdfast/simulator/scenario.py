@@ -40,7 +40,7 @@ class Times(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     copy_s: float = 10.0  # a replica group that comes in copies its state from another
     provision: Spread = Spread(300.0, 0.5)  # a new node, where the cluster has one free
     save_stall_s: float = 0.5
-    save_took_s: float = 60.0
+    save_took_s: float = 40.0
     test_s: float = 20.0  # a light self-test
     inspect: Spread = Spread(3600.0, 1.0)  # an innocent machine that was taken out, until it is idle again
     human: Spread = Spread(1800.0, 1.0)  # a page, until somebody has the job go on

@@ -45,8 +45,8 @@ class Strike(Protocol):
 def _process_exit(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
     local = world.draw.randrange(len(member.workers))
     world.blame(member, fault.name)
-    if infrastructure:
-        member.kill_worker(local, signal=SIGBUS)
+    if infrastructure or fault.code is not None:
+        member.kill_worker(local, signal=fault.code or SIGBUS)
     else:
         member.kill_worker(local, "ValueError: bad batch")
 
@@ -139,11 +139,12 @@ def _corruption(world: FleetWorld, member: SimulatedMember, fault: Fault, *, inf
 
 def _slow(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
     world.struck[member.node] = fault.name
-    machine = world.machine_of(member)
     if not world.trains(member):
         return
-    world.training.slow_down(machine, fault.name, fault.factor)
-    world.after(_lasts(world, member, fault, SLOW_LASTS), lambda: world.training.speed_up(machine))
+    lasts_s, what = _lasts(world, member, fault, SLOW_LASTS), world.slow_by(member, infrastructure=infrastructure)
+    world.training.slow_down(what, fault.name, fault.factor)
+    world.after(lasts_s, lambda: world.training.speed_up(what))
+    world.training.see_slow()
 
 
 def _hot(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:

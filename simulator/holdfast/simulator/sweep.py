@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.simulator.comparison import Side
-from holdfast.simulator.estimate import estimate
+from holdfast.simulator.estimate import is_beyond_noise
 from holdfast.simulator.verdict import Figure, Verdict, deciding, verdict
 
 POINTS_MAX: Final = 10_000
@@ -78,9 +78,7 @@ def _ties(best: Side, other: Side, figure: Figure) -> bool:
     ours = {each.seed: figure.of(each, best.scenario) for each in best.outcomes}
     theirs = {each.seed: figure.of(each, other.scenario) for each in other.outcomes}
     changes = [theirs[seed] - ours[seed] for seed in sorted(ours.keys() & theirs.keys())]
-    if not any(changes):
-        return True
-    return not estimate(changes).tells
+    return not is_beyond_noise(changes, counts=figure.is_count)
 
 
 def _axis(word: str) -> Axis:

@@ -31,6 +31,11 @@ class Figure(msgspec.Struct, frozen=True):
     better: int
     of: Callable[[Outcome, Scenario], float]
 
+    @property
+    def is_count(self) -> bool:
+        """Whether it is a whole number in each run."""
+        return not self.unit
+
     def estimated(self, values: Sequence[float]) -> Estimate:
         """Its mean over runs: no figure is below 0, and no share above 1."""
         return estimate(values, 0.0, 1.0 if self.unit == "share" else math.inf)

@@ -96,7 +96,6 @@ def test_a_killed_worker_and_a_lost_node_are_healed(tmp_path: Path) -> None:
 def test_a_run_that_was_stopped_goes_on_from_its_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    warm_parents_of_their_own(monkeypatch)
     gates = Gates(tmp_path / "gates")
     for name, value in gates.environment.items():
         monkeypatch.setenv(name, value)
@@ -105,13 +104,17 @@ def test_a_run_that_was_stopped_goes_on_from_its_checkpoint(
     words = ["--steps", "60", "--checkpoint-every", "10", "--losses", str(losses), *TINY_MODEL]
     job = job_file(tmp_path, script=gates.script(), words=words, nodes="{min: 2, max: 2}")
     state = tmp_path / "state"
-    with running("run", job, "--state-dir", state) as process:
-        wait_until((state / "checkpoints" / "step-00000010").exists, "a checkpoint")
-        pids = family(process)
-        said = interrupt(process)
-        assert process.returncode == 130
-        assert said.endswith("stopped; the same command goes on from the newest checkpoint, if one was saved\n")
-        assert_nothing_is_left(pids)
+    with pytest.MonkeyPatch.context() as patch:
+        warm_parents_of_their_own(patch)  # of which nothing is left
+        with running("run", job, "--state-dir", state) as process:
+            wait_until((state / "checkpoints" / "step-00000010").exists, "a checkpoint")
+            pids = family(process)
+            said = interrupt(process)
+            assert process.returncode == 130
+            assert said.endswith(
+                "stopped; the same command goes on from the newest checkpoint, if one was saved\n"
+            )
+            assert_nothing_is_left(pids)
     gates.open(40)
     before = [json.loads(line)["step"] for line in losses.read_text().splitlines()]
 

@@ -12,6 +12,8 @@ import pytest
 from embeddedrun import family, holdfast, interrupt, job_file, running
 from patience import patient
 
+pytestmark = pytest.mark.usefixtures("own_command_lines")  # one test reads them
+
 TRAINS = """
 import os, signal, time
 import torch, torch.distributed as dist

@@ -24,7 +24,8 @@ from holdfast.cli.statedirectory import StateDirectory
 from holdfast.cli.watchdogclient import DirectLine, WatchdogClient
 from holdfast.wire.access import Access, Address, Credential
 
-pytestmark = pytest.mark.timeout(300)  # The story of the first tests is one run of a minute.
+# The story of the first tests is one run of a minute, of which parts are killed.
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("own_command_lines")]
 
 STEPS = 40
 EVERY = 30

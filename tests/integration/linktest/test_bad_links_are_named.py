@@ -28,7 +28,9 @@ def test_a_slow_and_a_lossy_cable_among_eight_network_namespaces_are_named(tmp_p
     named = re.search(r"node n2: all 3 links bad: round trip ([0-9.]+) ms", done.stdout)
     assert named, done.stdout
     assert float(named[1]) >= 20  # 10 ms each way, and what a busy relay adds
-    assert "of segments sent again, others 0.00%" in done.stdout
+    lossy = re.search(r"([0-9.]+)% of segments sent again, others ([0-9.]+)%", done.stdout)
+    assert lossy, done.stdout
+    assert float(lossy[1]) > 5 * float(lossy[2])  # a sender that waits long for a processor sends some again, too
 
 
 def test_a_lead_whose_members_do_not_come_says_who_came() -> None:

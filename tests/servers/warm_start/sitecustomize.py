@@ -1,7 +1,8 @@
-"""Read by each Python that a test starts: one that is to become a warm parent is forked elsewhere instead.
+"""Read by each Python that a test starts: one that is to become a warm parent is forked elsewhere instead, and a
+run on this machine forks its parts.
 
-See `warm_source`. Every other program goes on as if this file were not there; so does a warm parent whose
-environment the source cannot take over.
+See `warm_source` and `forked_parts`. Every other program goes on as if this file were not there; so does a warm
+parent whose environment the source cannot take over.
 """
 
 import os
@@ -35,3 +36,7 @@ def _stand_in(address: str, descriptor: int) -> None:
 match os.environ.get("WARM_PARENTS_FROM"), sys.orig_argv[1:]:
     case str(address), ["-m", "holdfast.agent.launch.warm_parent", descriptor, "torch"]:
         _stand_in(address, int(descriptor))
+    case str(), [by, "run", *_] | ["-c", by, "run", *_] if "holdfast" in by and "PARTS_ARE_FORKED" in os.environ:
+        from forked_parts import fork_parts
+
+        fork_parts()

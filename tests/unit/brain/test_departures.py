@@ -3,7 +3,13 @@
 import pytest
 from story import Story
 
-from holdfast.api.event import InterventionRequested, MemberDeparting, MemberWarmed, NodeChanged
+from holdfast.api.event import (
+    CheckpointRecorded,
+    InterventionRequested,
+    MemberDeparting,
+    MemberWarmed,
+    NodeChanged,
+)
 from holdfast.api.intervention import InterventionAction, InterventionRequest, InterventionState
 from holdfast.api.plan import NodeState, PodState
 from holdfast.api.round import Entry, Idle
@@ -385,6 +391,16 @@ def test_a_growth_that_cannot_be_saved_is_asked_for_again_later() -> None:
     story.wait(60)
     assert len(story.wanted) == 2
     assert story.members == ["node-1", "node-2"]
+
+
+def test_a_growth_waits_as_long_as_the_jobs_checkpoints_take() -> None:
+    """Longer than the grace that the policy gives: else each is asked for when the one before is about to come."""
+    story = running(3, nodes_min=1).lose(3).run(51, restored=40)
+    story.tell(CheckpointRecorded(story.round.number, 55, "/ckpt", None, 0.5, 100.0))
+    story.join(4).wait(31)
+    assert len(story.wait(140).wanted) == 1, "it is waited for"
+    story.save(60)
+    assert set(story.members) == {"node-1", "node-2", "node-4"}
 
 
 def test_why_a_pod_waited_is_forgotten_with_the_pod() -> None:

@@ -3,13 +3,14 @@
 import pytest
 from story import JOB, Story, running
 
-from holdfast.api.event import CheckpointRecorded, MemberEntered, MemberReady, RoundProgressed
+from holdfast.api.checkpoint import StoredCheckpoint
+from holdfast.api.event import CheckpointRecorded, MemberEntered, MemberReady, RoundProgressed, StorageListed
 from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import IncidentState, Rung
 from holdfast.api.intervention import InterventionAction
 from holdfast.api.ledger import Row
 from holdfast.api.policy import RestartBudget
-from holdfast.api.round import Closed, Entry, Idle, Seat, Tier, shown_to
+from holdfast.api.round import Closed, Entry, Idle, Round, Seat, Tier, shown_to
 from holdfast.api.status import JobPhase
 
 
@@ -225,6 +226,67 @@ def test_a_watchdog_that_restarts_waits_for_who_trains_and_changes_nothing() -> 
         story.join(number, held=1)
     assert story.round.number == 2
     assert trained(story) == [(2, True), (2, True)]
+
+
+def saved(round: int, step: int) -> CheckpointRecorded:
+    return CheckpointRecorded(round, step, f"/ckpt/step-{step:08d}")
+
+
+def test_a_checkpoint_counts_from_whichever_round_groups_went_on_with() -> None:
+    story = groups(2).die(4)
+    story.tell(saved(2, 52))
+    assert [each.step for each in story.state.checkpoints] == [40, 52], "its group had not heard of the round yet"
+    ready(story, 3, 3, 4)
+    for said in (RoundProgressed(4, 54), saved(3, 54), saved(3, 54)):
+        story.tell(said)
+    assert [each.step for each in story.state.checkpoints] == [40, 52, 54]
+    story.tell(StorageListed(3, "/ckpt", 1, (StoredCheckpoint(54, 3, "step-00000054"),)))
+    assert story.state.storage is not None
+    assert story.state.storage.count == 1
+
+
+def test_a_checkpoint_of_groups_that_all_restored_since_does_not_count() -> None:
+    story = groups(2, least=2).die(4)
+    assert trained(story) == [(3, True), (3, True)]
+    story.tell(saved(2, 52))
+    story.tell(StorageListed(2, "/ckpt", 0, ()))
+    assert [each.step for each in story.state.checkpoints] == [40]
+    assert story.state.storage is None
+
+
+def test_workers_of_many_groups_that_die_at_once_are_no_crash_loop() -> None:
+    story = groups(7)
+    for number in (4, 6, 8, 10, 12, 14):
+        story.die(number)
+        story.now += 0.01
+    story.wait(1.0)
+    assert trained(story)[0] == (2, True)
+    assert [trains for _, trains in trained(story)] == [True, *[False] * 6]
+    assert isinstance(story.state.desired, Round)
+    assert len(story.state.failures) == 1
+    story.die(2).wait(1.0)
+    assert isinstance(story.state.desired, Round)
+    assert [trains for _, trains in trained(story)] == [True] * 7, "the last one has the state: all restore"
+
+
+def test_a_death_of_another_group_that_was_there_before_the_new_round_is_healed_too() -> None:
+    story = groups(3).die(4)
+    story.now += 0.05
+    story.die(6, began_at=story.state.round_shown_at - 0.01)
+    story.wait(1.0)
+    assert trained(story) == [(2, True), (3, False), (4, False)]
+    assert len(story.state.incidents) == 2
+
+
+def test_groups_that_die_again_and_again_in_turn_are_one() -> None:
+    story = groups(2)
+    while not isinstance(story.state.desired, Closed):
+        for number in (1, 3):
+            if isinstance(story.state.desired, Round):
+                story.die(number)
+        story.wait(400.0)
+        assert len(story.state.failures) <= 4
+    assert "crash loop" in story.state.reason
 
 
 def test_without_groups_nothing_of_it_is_shown() -> None:

@@ -49,14 +49,17 @@ def _nodes(schema: Any, path: str = "") -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
+DEFINITIONS = crd.definitions()
+
+
 def _schema_of(plural: str) -> dict[str, Any]:
-    version = crd.definitions()[plural]["spec"]["versions"][0]
+    version = DEFINITIONS[plural]["spec"]["versions"][0]
     schema = version["schema"]["openAPIV3Schema"]
     assert isinstance(schema, dict)
     return schema
 
 
-DEFINED = [(plural, path, node) for plural in crd.definitions() for path, node in _nodes(_schema_of(plural))]
+DEFINED = [(plural, path, node) for plural in DEFINITIONS for path, node in _nodes(_schema_of(plural))]
 
 
 def test_a_section_becomes_one_schema_without_references() -> None:
@@ -107,7 +110,7 @@ def test_every_node_is_one_a_server_takes(plural: str, path: str, node: dict[str
         assert re.search(node["pattern"], node["default"]), "a default has to be one a user may write"
 
 
-@pytest.mark.parametrize("plural", crd.definitions())
+@pytest.mark.parametrize("plural", DEFINITIONS)
 def test_every_field_is_explained(plural: str) -> None:
     silent = [path for path, node in _nodes(_schema_of(plural)) if "description" not in node]
     # A list's entries and a mapping's values are explained by the list and the mapping.
@@ -131,15 +134,15 @@ def test_conditions_are_merged_by_type() -> None:
     assert (conditions["x-kubernetes-list-type"], conditions["x-kubernetes-list-map-keys"]) == ("map", ["type"])
 
 
-@pytest.mark.parametrize("plural", crd.definitions())
+@pytest.mark.parametrize("plural", DEFINITIONS)
 def test_the_chart_carries_what_the_types_say(plural: str) -> None:
     file = ROOT / crd.TEMPLATES / f"{plural}.yaml"
-    assert file.read_text() == crd.template(crd.definitions()[plural]), "run python -m holdfast.operator.crd"
+    assert file.read_text() == crd.template(DEFINITIONS[plural]), "run python -m holdfast.operator.crd"
 
 
-@pytest.mark.parametrize("plural", crd.definitions())
+@pytest.mark.parametrize("plural", DEFINITIONS)
 def test_a_template_without_its_conditions_is_the_definition(plural: str) -> None:
-    definition = crd.definitions()[plural]
+    definition = DEFINITIONS[plural]
     plain = re.sub(r"^ *\{\{-.*\}\}\n", "", crd.template(definition), flags=re.MULTILINE)
     assert yaml.safe_load(plain)["spec"] == definition["spec"]
 
@@ -155,4 +158,4 @@ def test_the_command_writes_templates_and_prints_manifests(
     ]
     crd.main(["--plain"])
     printed = list(yaml.safe_load_all(capsys.readouterr().out))
-    assert printed == list(crd.definitions().values())
+    assert printed == list(DEFINITIONS.values())

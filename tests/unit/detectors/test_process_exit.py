@@ -1,11 +1,13 @@
 """A worker process ended with a failure."""
 
 import pytest
-from signals import JOB, exited, policy, reported, started
+from msgspec.structs import replace
+from signals import JOB, a_round, exited, policy, reported, started
 
 from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
+from holdfast.api.round import Endpoint, ReplicaGroup
 from holdfast.api.telemetry import ProcessKilledForMemory
-from holdfast.watchdog.detectors.detector import Heard, Reported, RoundStopped
+from holdfast.watchdog.detectors.detector import Heard, Reported, RoundStarted, RoundStopped
 from holdfast.watchdog.detectors.process_exit import (
     ALIKE_TRAINED_S,
     KILLINGS_REMEMBERED,
@@ -115,6 +117,33 @@ def test_a_death_of_another_round_is_fenced() -> None:
     detector = in_round(7)
     assert detector.observe(exited(0, round_number=6, signal=9), 1.0) == ()
     assert detector.observe(exited(0, round_number=8, signal=9), 1.0) == ()
+
+
+def of_groups(number: int, *epochs: int) -> RoundStarted:
+    """A round of replica groups of one node of two ranks each."""
+    whole = a_round(number, nodes=len(epochs))
+    groups = tuple(ReplicaGroup(epoch, 1, Endpoint(f"h{at}", 1), trains=True) for at, epoch in enumerate(epochs))
+    return RoundStarted(replace(whole, groups=groups))
+
+
+def test_deaths_in_two_replica_groups_are_two_and_within_one_they_are_one() -> None:
+    detector = ProcessExitDetector(policy())
+    detector.observe(of_groups(7, 7, 7), 0.0)
+    assert [each.subject.rank for each in detector.observe(exited(3, round_number=7, signal=9), 10.0)] == [3]
+    assert detector.observe(exited(2, round_number=7, code=1, error=GLOO), 10.01) == ()
+    assert [each.subject.rank for each in detector.observe(exited(0, round_number=7, signal=9), 10.02)] == [0]
+    assert detector.observe(exited(1, round_number=7, signal=9), 10.03) == ()
+
+
+def test_a_death_is_one_of_the_newer_round_with_which_its_replica_group_goes_on() -> None:
+    detector = ProcessExitDetector(policy())
+    detector.observe(of_groups(8, 7, 7), 0.0)
+    as_numbered_then = replace(exited(3, round_number=7, signal=9), member="m0", node="n0")
+    (finding,) = detector.observe(as_numbered_then, 10.0)
+    assert (finding.subject.member, finding.subject.rank, finding.round) == ("m0", 1, 8)
+    assert detector.observe(as_numbered_then, 10.1) == ()
+    detector.observe(of_groups(9, 7, 9), 0.0)
+    assert detector.observe(exited(2, round_number=8, signal=9), 10.0) == (), "this group was formed since"
 
 
 def test_nothing_is_judged_while_no_round_runs() -> None:

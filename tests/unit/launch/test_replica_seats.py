@@ -4,7 +4,7 @@ from typing import Any
 
 from holdfast.agent.launch.localset import Effect, KillWorker, LocalSet, Report, Start, TellWorker
 from holdfast.api.control import Assignment, AtTheDoor, Entered, RoundEnded
-from holdfast.api.membership import GroupReady, RoundEntered
+from holdfast.api.membership import CheckpointCommitted, GroupReady, RoundEntered
 from holdfast.api.round import (
     Endpoint,
     Entry,
@@ -65,6 +65,14 @@ def test_it_has_entered_once_all_workers_have_taken_it_up() -> None:
     local.show(a_round(8, (7, "b", True)), 1.0)
     assert not reports(local.heard(100, Entered(8), 1.1))
     assert [type(each) for each in reports(local.heard(101, Entered(8), 1.2))] == [RoundEntered]
+
+
+def test_what_a_group_has_saved_is_told_also_before_it_has_taken_up_the_newer_round() -> None:
+    local = running(a_round(7, (7, "a", True), (7, "b", True)), 7)
+    local.show(a_round(8, (7, "b", True)), 1.0)
+    for round_, is_told in ((6, False), (7, True), (8, True), (9, False)):
+        said = CheckpointCommitted(round_, 50, "/ckpt")
+        assert (reports(local.heard(100, said, 1.1)) == [said]) is is_told
 
 
 def test_one_of_another_epoch_is_an_ordinary_round() -> None:

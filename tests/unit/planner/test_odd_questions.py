@@ -36,6 +36,7 @@ WHOLE: dict[str, dict[str, Any]] = {
             "memory_rate": 3e12,
             "nvlink": 0,
             "domain": 0,
+            "mesh": False,
         },
         "gpus": 8,
         "per_node": 4,
@@ -83,7 +84,7 @@ def test_an_odd_number_is_refused_or_planned_with(place: tuple[str, ...], tmp_pa
         part[place[-1]] = odd
         try:
             question = question_of(given, Path())
-            found = plan(question)
+            found = plan(question, {"micro_batch": 1})
         except InvalidInput:
             continue
         for option in found.options:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
-from published_runs import H100, gpt
+from published_runs import H100, LLAMA3, PUBLISHED, gpt
 
 from holdfast.planner.cluster import Cluster, reach_of
 from holdfast.planner.layout import Layout, Order, Schedule, Sharding, Training, misfits
@@ -145,3 +145,15 @@ def test_the_faster_order_is_shown_where_they_differ() -> None:
         assert ("ranks tp-cp-pp-dp" in str(layout)) is (layout.order is Order.PIPELINE_INSIDE)
     wide = plan(question, {**pinned, "tensor": 8})
     assert {each.layout.order for each in (*wide.options, *wide.rejected)} == {Order.DATA_INSIDE}
+
+
+def test_where_pods_have_less_network_between_them_the_order_is_that_of_llama_3() -> None:
+    # Source: https://arxiv.org/abs/2407.21783 (section 3.3.2: TP, CP, PP, DP; section 3.3.1: pods of 3,072)
+    (llama, *_) = (each.run for each in PUBLISHED if each.source == LLAMA3)
+    pinned = {"tensor": 8, "pipeline": 16, "context": 1, "micro_batch": 1}
+    for cluster, order in (
+        (llama.cluster, Order.PIPELINE_INSIDE),
+        (replace(llama.cluster, pod=0), Order.DATA_INSIDE),
+    ):
+        (best, *_) = plan(Question(llama.model, cluster, llama.training), pinned).options
+        assert best.layout.order is order

@@ -108,6 +108,7 @@ def test_what_checkpoints_cost_and_what_the_time_came_to() -> None:
     assert found["stall of a checkpoint"].is_worse
     assert found["effective share of time"].is_worse
     assert found["memory of a GPU"].is_worse
+    assert "of the GPU are left" in found["memory of a GPU"].becomes
 
 
 def test_another_layout_is_named_where_it_is_now_better() -> None:

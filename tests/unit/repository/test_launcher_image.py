@@ -35,10 +35,11 @@ SHARED = brought()["shared"] | USERS
 @pytest.mark.parametrize(
     ("modules", "available"),
     [
-        ("holdfast.trainer, holdfast.checkpoint", SHARED),
-        ("holdfast.checkpoint.memory.__main__", SHARED),
-        ("holdfast.agent.launch.warm_parent", SHARED),
-        ("holdfast.agent.selftest.__main__, holdfast.agent.selftest.selftest", SHARED),
+        (
+            "holdfast.checkpoint.memory.__main__, holdfast.agent.launch.warm_parent, holdfast.trainer, "
+            "holdfast.checkpoint, holdfast.agent.selftest.__main__, holdfast.agent.selftest.selftest",
+            SHARED,
+        ),
         ("holdfast.agent.launch.command", SHARED - USERS | brought()["launcher"]),
     ],
 )

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from holdfast.simulator.estimate import at_most, estimate, seeds_to_tell, student
+from holdfast.simulator.estimate import at_most, estimate, is_beyond_noise, seeds_to_tell, student
 
 # Of 95 %, both sides: https://www.itl.nist.gov/div898/handbook/eda/section3/eda3672.htm
 TABLE = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 9: 2.262, 10: 2.228, 19: 2.093, 30: 2.042, 100: 1.984}
@@ -63,6 +63,17 @@ def test_as_many_seeds_as_it_says_do_tell() -> None:
     assert needed == pytest.approx((1.96 + 0.84) ** 2 / 0.25, abs=4)
     told = sum(estimate([chance.gauss(0.5, 1.0) for _ in range(needed or 2)]).tells for _ in range(500))
     assert told / 500 == pytest.approx(0.8, abs=0.08)
+
+
+def test_counts_that_differ_alike_tell_once_chance_would_not_have_them_so() -> None:
+    """Five heads in a row are not rare enough, six are."""
+    assert not is_beyond_noise([1.0] * 5, counts=True)
+    assert seeds_to_tell([1.0] * 5) == 6
+    assert is_beyond_noise([1.0] * 6, counts=True)
+    assert not is_beyond_noise([0.0] * 20, counts=True)
+    assert not is_beyond_noise([3.0], counts=True)
+    assert is_beyond_noise([1.5, 1.5]), "what is measured and exactly alike is the policies' doing"
+    assert is_beyond_noise([1.0, 2.0, 1.0], counts=True) == estimate([1.0, 2.0, 1.0]).tells
 
 
 @pytest.mark.parametrize("same", [[], [1.0], [0.0, 0.0], [1.0, -1.0]])

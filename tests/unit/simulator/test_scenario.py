@@ -1,4 +1,4 @@
-"""That what a scenario takes for granted is what was measured, and what its page says."""
+"""What a scenario takes for granted is what was measured, and what its page says."""
 
 import math
 import re

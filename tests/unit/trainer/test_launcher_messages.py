@@ -10,7 +10,7 @@ from trainer_builders import assignment
 from holdfast.api.control import Attached, Finished, FromWorker, RoundEnded
 from holdfast.api.errors import Unavailable
 from holdfast.api.membership import LedgerTold, SaveWanted, Verified
-from holdfast.api.round import Restore
+from holdfast.api.round import Endpoint, GroupSeat, Restore
 from holdfast.trainer import RoundEnded as RoundIsOver
 from holdfast.trainer.group import RoundGroup
 from holdfast.trainer.host import Alone, Control, ControlClosed, Launcher
@@ -196,3 +196,18 @@ def test_what_is_unhealthy_reaches_its_round(launcher: Launcher) -> None:
     launcher.attend(stay)
     launcher.take(Verified(round=3, step=40, unhealthy_from=45))
     assert (stay.standing.verified, stay.standing.unhealthy_from) == (40, 45)
+
+
+def test_a_replica_group_hears_what_is_wanted_in_a_round_before_it_takes_that_up(
+    launcher: Launcher,
+) -> None:
+    seat = GroupSeat(1, 0, 2, Endpoint("127.0.0.1", 29500), 0, 1, meets_in=1)
+    first = msgspec.structs.replace(assignment(round=1), group=seat)
+    stay = Stay(first, cast(RoundGroup, None))
+    launcher.attend(stay)
+    launcher.take(msgspec.structs.replace(first, round=2))
+    launcher.take(SaveWanted(2, 5))
+    launcher.take(Verified(2, 40, None))
+    assert stay.assignment.round == 1
+    assert stay.saves.newest == 5
+    assert stay.standing.verified == 40

@@ -89,7 +89,7 @@ class TrainingState:
         header, shards = self._header()
         found = xxhash.xxh3_64(header)
         for each in (*self._tensors(), *shards):
-            found.update(memoryview(_octets(each).numpy()))
+            found.update(_octets(each).numpy().data)
         return found.intdigest() >> (64 - _DIGEST_BITS)
 
     def _header(self) -> tuple[bytes, list[Tensor]]:

@@ -58,7 +58,10 @@ def verdict_text(found: Verdict) -> str:
     if runs > 1:
         heading += f"; means of one run, {CONFIDENCE:.0%} intervals (Student's t over seeds)"
     units = _units(found.currency)
-    rows = [(NAMES[name], figure(each, units.get(name, ""))) for name, each in found.figures.items()]
+    rows = [
+        (_with_money(name, found.currency), figure(each, units.get(name, "")))
+        for name, each in found.figures.items()
+    ]
     if found.recovery is not None:
         took = found.recovery
         rows.append(("recovery", f"median {seconds(took.median_s)}, 95 % within {seconds(took.p95_s)}"))
@@ -74,6 +77,10 @@ def verdict_text(found: Verdict) -> str:
         left = len(causes) - CAUSES_SHOWN
         parts.append(text + (f"\n({left} more: -o json)" if left > 0 else ""))
     return "\n\n".join(parts)
+
+
+def _with_money(name: str, currency: str) -> str:
+    return f"{NAMES[name]}, {currency}" if name == "lost_money" and currency else NAMES[name]
 
 
 def _units(currency: str) -> Mapping[str, str]:
@@ -98,7 +105,7 @@ def comparison_text(found: Comparison) -> str:
     """Which of the two is better, and by how much."""
     rows = [
         (
-            NAMES[each.name],
+            _with_money(each.name, found.currency),
             value(each.first.mean, each.unit),
             value(each.second.mean, each.unit),
             _change(each.change, each.unit),

@@ -483,10 +483,11 @@ class SimulatedMember:
             return ()
         self.world.training.look(self)
         age = max(0.0, self.world.now - self.progress_at)
+        first, work_of = self.first_rank(round), self.world.training.work_of
         return tuple(
             RankSample(
                 round=round.number,
-                rank=self.first_rank(round) + local,
+                rank=first + local,
                 process=STATES[worker],
                 phase=Phase.STARTUP if self.step is None else PHASES.get(worker, Phase.BACKWARD),
                 progress_age_s=age,
@@ -496,6 +497,7 @@ class SimulatedMember:
                 step_time_s=self.world.training.step_time_s,
                 loss=1.0,
                 nonfinite=self._nonfinite(),
+                work=work_of(self, local, first + local) if self.step is not None else None,
             )
             for local, worker in enumerate(self.workers)
         )

@@ -16,7 +16,7 @@ from holdfast.api.checkpoint import TOLD_MAX, StoredCheckpoint
 from holdfast.api.event import CheckpointRecorded, RestoreReported, StorageListed
 from holdfast.api.membership import SaveWanted
 from holdfast.api.round import MemberRanks, Round, Tier
-from holdfast.api.telemetry import ParametersFingerprinted
+from holdfast.api.telemetry import ParametersFingerprinted, StepWork
 from holdfast.simulator.world.member import SimulatedMember
 from holdfast.simulator.world.shares import Group
 
@@ -60,6 +60,10 @@ class Training:
 
     def look(self, member: SimulatedMember) -> None:
         """Somebody looks how far the member's ranks are."""
+
+    def work_of(self, member: SimulatedMember, local: int, rank: int) -> StepWork | None:
+        """What the steps of a rank of the member's were made of, since its round began; None: it does not say."""
+        return None
 
     def members_of(self, round: Round) -> list[SimulatedMember] | None:
         """The members that train in the round when all of them are in it with every worker running, else None."""

@@ -5,7 +5,7 @@
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.distributed as dist
@@ -42,6 +42,16 @@ def slowly(point: SavePoint) -> None:
         time.sleep(given.slow_disk)
 
 
+def sum_over_ranks(loss: torch.Tensor, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The loss over all ranks, and the gradients in their place, by one collective."""
+    whole = torch.cat([loss.reshape(1), *(each.reshape(-1) for each in gradients)])
+    dist.all_reduce(whole)
+    total, *parts = whole.split([1, *(each.numel() for each in gradients)])
+    for each, part in zip(gradients, parts, strict=True):
+        each.copy_(part.view_as(each))
+    return total
+
+
 def train(part: Assignment) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
@@ -58,13 +68,11 @@ def train(part: Assignment) -> None:
     for step, batch in checkpointer.steps(batches(part), until=given.until):
         loss = (model(batch) - 1).square().mean()
         loss.backward()
-        for parameter in model.parameters():
-            # Not DDP: after its first step it sums in another order, so that a resumed run differs by a bit.
-            dist.all_reduce(parameter.grad)
+        # Not DDP: after its first step it sums in another order, so that a resumed run differs by a bit.
+        gradients = [parameter.grad for parameter in model.parameters()]
+        total = sum_over_ranks(loss.detach(), gradients)
         optimizer.step()
         optimizer.zero_grad()
-        total = loss.detach().clone()
-        dist.all_reduce(total)
         print(f"step {step} loss {float(total).hex()}", flush=True)
         time.sleep(given.pace)
         run.step(step, loss=loss)

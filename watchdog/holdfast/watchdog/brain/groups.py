@@ -78,6 +78,21 @@ def within_groups(round_: Round | None, finding: Finding, recovery: Recovery, no
     return msgspec.structs.replace(recovery, entry=Entry.REENTER, fresh_ranks=fresh, leaves=leaves)
 
 
+def fell_with_others(state: JobState, finding: Finding) -> bool:
+    """Whether the finding is of a replica group that trained on when another one was taken out, or is to be, and
+    no step is new since: what takes many takes them within moments, and is no further failure of what is healed.
+    """
+    round_, recovery = state.round, state.recovery
+    if round_ is None or state.progressed or not state.failures:
+        return False
+    owed = recovery.leaves or () if recovery is not None and recovery.incidents else ()
+    for group, shares in by_group(round_):
+        names = {share.member for share in shares}
+        if finding.subject.member in names:
+            return group.trains and (group.epoch < round_.number or (bool(owed) and names.isdisjoint(owed)))
+    return False
+
+
 def is_being_formed(round_: Round, names: Collection[str]) -> bool:
     """Whether all of these members are in groups that do not train yet."""
     forming = {share.member for group, shares in by_group(round_) if not group.trains for share in shares}

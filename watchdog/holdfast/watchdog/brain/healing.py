@@ -14,7 +14,7 @@ from holdfast.api.policy import CordonOn, XidAction
 from holdfast.api.round import Closed
 from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.brain.groups import is_being_formed, within_groups
+from holdfast.watchdog.brain.groups import fell_with_others, is_being_formed, within_groups
 from holdfast.watchdog.brain.history import (
     KEPT_WENT_BACK,
     concerns,
@@ -218,7 +218,8 @@ def heal(state: JobState, finding: Finding, now: float) -> Step:
     if finding.kind is FindingKind.CORRUPTION and is_of_replicas(finding) and not state.comparable:
         return _ask_whether_replicas(state, finding, now)
     state = unhealthy(changed(state, failures=unforgiven(state, finding, now)), finding)
-    decision = decide(state, policy, finding, now)
+    first = changed(state, failures=()) if fell_with_others(state, finding) else state
+    decision = decide(first, policy, finding, now)
     if decision is None:
         return ignore(state, f"{finding.cause} on {finding.subject} asks for no action")
     if decision.evict is None and (healed := _being_healed(state, finding)) is not None:
@@ -271,6 +272,8 @@ def _being_healed(state: JobState, finding: Finding) -> Incident | None:
     """
     if finding.kind not in NODE_FAULTS or state.progressed or finding.began_at >= state.round_shown_at:
         return None
+    if fell_with_others(state, finding):
+        return None  # that round has its replica group train
     alike = (each for each in reversed(state.open_incidents()) if each.cause == finding.cause)
     return same_fault(state, finding) or next(alike, None)
 
@@ -298,7 +301,7 @@ def _noted(
     if finding.kind is FindingKind.MEMBER_LOST:  # they stop counting as present
         gone = members_of(finding)
         state, members = missed(state, gone, now, incident.id), members.lost(gone)
-    if may_loop(finding, decision):
+    if may_loop(finding, decision) and not fell_with_others(state, finding):
         failures = (*failures, failure_of(state, finding, now))
     suspicions = remembered(state, now)
     if not finding.innocent:

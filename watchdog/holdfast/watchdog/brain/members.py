@@ -39,6 +39,7 @@ from holdfast.watchdog.brain.incidents import update
 from holdfast.watchdog.brain.nodes import condition_over, readmit
 from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.plan import anybody_there, awaited_anew, found_again, missed
+from holdfast.watchdog.brain.repetition import of_gone
 from holdfast.watchdog.brain.roster import THERE, Member, MemberState, Roster
 from holdfast.watchdog.brain.rounds import owe
 from holdfast.watchdog.brain.selftests import barred, begin, examine
@@ -385,6 +386,7 @@ def _node_gone(state: JobState, event: NodeChanged, now: float) -> Step:
         reputed=tuple(node for node in state.reputed if node != event.node),
         departures=tuple(each for each in state.departures if each.node != event.node),
         slow=tuple(each for each in state.slow if each.node != event.node),
+        suspicions=of_gone(state, event.node),
     )
     step = Step(after, (), Reason("node gone", f"node {event.node} is gone: {event.reason}"))
     cause = f"node gone: {event.reason}"

@@ -8,9 +8,12 @@ brings about stays with it. So a node is suspect by the number of its faults of 
 
 and by neither where the same ranks failed so on another node before: then the fault followed them.
 
-By chance: each of `total` faults may be the last of `times` on one node, and each of those before it is there
-with one chance in `nodes`. At most `total * P(Bin(total - 1, 1 / nodes) >= times - 1)` nodes are expected to have
-as many, which bounds the chance that an innocent one has.
+By chance: each of the week's `total` faults may be the last of `times` on one node among `row` in a row, and each
+of those before it in the row was on that node with one chance in `nodes`. So
+`total * P(Bin(row - 1, 1 / nodes) >= times - 1)` such rows are expected. Rows are taken from the newest fault back
+to each earlier one of the node, so that a machine that has just gone bad shows against a week of others. That the
+rarest of several counts costs a factor: of 140 crashes a week on any of 16 to 2,048 nodes alike, an innocent node
+was condemned once in 65 to 250 weeks.
 
 Source: https://arxiv.org/abs/2410.21680 (section V, lemon nodes: a history of weeks, and thresholds from how often
 all nodes fail)
@@ -28,8 +31,8 @@ from holdfast.watchdog.brain.state import JobState, Suspicion
 LATELY_S: Final = 3600.0
 # A fault of one node is held against it for this long. The simulator's tuning session: docs/simulator.md.
 MEMORY_S: Final = 7.0 * 86_400.0
-# So many innocent nodes may be expected to have as many faults in that time, one class of fault alone.
-CHANCE_MAX: Final = 1e-2
+# So many rows of faults as long as a node's may be expected by chance, of one class in that time.
+CHANCE_MAX: Final = 3e-3
 # As often as this on another node, the same ranks were not unlucky there; what they brought along shows within so
 # many times what it had shown in there.
 FOLLOWS: Final = 2
@@ -68,6 +71,14 @@ def remembered(state: JobState, now: float) -> tuple[Suspicion, ...]:
     )
 
 
+def of_gone(state: JobState, node: str) -> tuple[Suspicion, ...]:
+    """What is held against nodes once this one is gone: whatever comes back under its name may be another one."""
+    return tuple(
+        msgspec.structs.replace(each, gone=True) if each.node == node and not each.gone else each
+        for each in state.suspicions
+    )
+
+
 def strikes(state: JobState, finding: Finding, now: float) -> int:
     """How often this class of fault was held against the same node within the hour."""
     return sum(each.node == finding.subject.node for each in _held(state, finding, now - LATELY_S))
@@ -87,18 +98,23 @@ def repeated(state: JobState, finding: Finding, least: int, now: float) -> Repea
     if times >= least and not elsewhere(state, finding, now):
         return Repeated(times, "none", "an hour", "follow the fault: only this node")
     held, nodes = _held(state, finding, now - MEMORY_S), _nodes(state)
-    times, total = sum(each.node == finding.subject.node for each in held) + 1, len(held) + 1
-    if times < least or nodes < 2 or (chance := by_chance(times, total, nodes)) > CHANCE_MAX:
-        return None
-    says = f"{times} of {total} within a week on one of {nodes} nodes, {chance:.0e} such nodes expected by chance"
-    return Repeated(times, str(total - times or "none"), "a week", f"repetition: {says}")
+    times, row = 1, 1
+    for each in reversed(held) if nodes > 1 else ():
+        row += 1
+        if each.node != finding.subject.node or each.gone:
+            continue
+        times += 1
+        if times >= least and (chance := by_chance(times, row, len(held) + 1, nodes)) <= CHANCE_MAX:
+            says = f"{times} of {row} in a row within a week on one of {nodes} nodes, {chance:.0e} by chance"
+            return Repeated(times, str(row - times or "none"), "a week", f"repetition: {says}")
+    return None
 
 
-def by_chance(times: int, total: int, nodes: int) -> float:
-    """How many nodes are expected to have at least `times` of `total` faults that may fall on any of `nodes` (two
-    or more) alike; at most so, and never less than the chance that there is one.
+def by_chance(times: int, row: int, total: int, nodes: int) -> float:
+    """How often at least `times` of `row` faults in a row are expected on the node of the last one, among `total`
+    faults that may fall on any of `nodes` (two or more) alike.
     """
-    return total * upper_tail(times - 1, {1: total - 1}, 1.0 / nodes)
+    return total * upper_tail(times - 1, {1: row - 1}, 1.0 / nodes)
 
 
 def _followed(state: JobState, finding: Finding, now: float) -> bool:
@@ -107,9 +123,11 @@ def _followed(state: JobState, finding: Finding, now: float) -> bool:
     """
     fault, subject = fault_class(finding), finding.subject
     alike = [each for each in state.suspicions if each.cause == fault and each.rank is not None]
-    here = [(_rank(state, subject), now), *((each.rank, each.at) for each in alike if each.node == subject.node)]
-    for node in {each.node for each in alike} - {subject.node}:
-        there = [each for each in alike if each.node == node and each.rank in dict(here)]
+    ours = [each for each in alike if each.node == subject.node and not each.gone]
+    here = [*((each.rank, each.at) for each in ours), (_rank(state, subject), now)]
+    others = {(each.node, each.gone) for each in alike} - {(subject.node, False)}
+    for other in others:
+        there = [each for each in alike if (each.node, each.gone) == other and each.rank in dict(here)]
         if len(there) < FOLLOWS:
             continue
         span_s = there[-1].at - there[0].at

@@ -17,6 +17,8 @@ from holdfast.watchdog.brain.step import NOTHING, Answered, Effect, Reason, Save
 KEPT_ANSWERS = 64
 # A script that has never committed a checkpoint may not be able to: it is asked, and not waited for long.
 FIRST_SAVE_S = 10.0
+# One that takes long is waited for so many times longer than the longest of late took.
+LONGER = 1.5
 
 
 def in_force(state: JobState) -> bool:
@@ -30,10 +32,12 @@ def can_save(state: JobState) -> bool:
 
 
 def save_s(state: JobState) -> float:
-    """How long a checkpoint is waited for."""
+    """How long a checkpoint is waited for: as the policy says, and longer where the job's own take longer."""
     if state.policy is None or not can_save(state):
         return 0.0
-    return state.policy.save_grace_s if state.checkpoints else min(FIRST_SAVE_S, state.policy.save_grace_s)
+    if not state.checkpoints:
+        return min(FIRST_SAVE_S, state.policy.save_grace_s)
+    return max(state.policy.save_grace_s, LONGER * _took_s(state))
 
 
 def cannot_save(state: JobState) -> str | None:
@@ -164,7 +168,7 @@ def _optimum(state: JobState) -> Cadence:
     seen_s = newest_at - (state.ledger.first_round_at or newest_at) - state.ledger.held_s
     per_day = state.node_failures_per_day
     apart_s = between_failures_s(nodes, state.storage_restores, seen_s, per_day or NODE_FAILURES_PER_DAY)
-    took_s = max((each.took_s or 0.0 for each in state.checkpoints[-COSTS_LOOKED_AT:]), default=0.0)
+    took_s = _took_s(state)
     best_s = daly_s(cost_s, apart_s)
     every_s = min(max(best_s, LEAST_S, 2.0 * took_s), MOST_S)
     says = (
@@ -174,6 +178,11 @@ def _optimum(state: JobState) -> Cadence:
         f"), for which {best_s:.0f} s is best"
     )
     return Cadence(says, every_s=every_s)
+
+
+def _took_s(state: JobState) -> float:
+    """The longest that one of the last checkpoints took until it was committed, 0 where that is not told."""
+    return max((each.took_s or 0.0 for each in state.checkpoints[-COSTS_LOOKED_AT:]), default=0.0)
 
 
 def _last_at(state: JobState) -> float:

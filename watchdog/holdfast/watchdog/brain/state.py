@@ -102,7 +102,7 @@ class Storage(msgspec.Struct, frozen=True):
 
 class Suspicion(msgspec.Struct, frozen=True):
     """One fault that was held against a node: what follow-the-fault and repetition look at. `rank` had it, or is
-    the first one that the node had.
+    the first one that the node had. `gone`: the node is, and took its bad name along; the rank did not.
     """
 
     node: str
@@ -110,6 +110,7 @@ class Suspicion(msgspec.Struct, frozen=True):
     at: float
     incident: str = ""
     rank: int | None = None
+    gone: bool = False
 
 
 class DepartureStage(StrEnum):

@@ -27,6 +27,8 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.membership import WorkerExited
 from holdfast.api.policy import Policy
@@ -180,9 +182,13 @@ class ProcessExitDetector(Detector):
                 # A rank whose collective failed does not fail as the first one did.
                 trained = self._held_until is not None and self._culprit is not None and self._culprit.exit.began
                 return self._told() if trained else ()
-            case Exited(exit=exit) if exit.round == self._round.number and exit.rank not in self._dead:
+            case Exited(member=member, exit=exit):
+                rank = self._round.rank_now(exit.round, exit.rank, member)
+                if rank is None or rank in self._dead:
+                    return ()
                 if exit.exit_code != 0:
-                    return self._judge(_death(sample, self._job, now), now)
+                    known = replace(exit, round=self._round.number, rank=rank)
+                    return self._judge(_death(replace(sample, exit=known), self._job, now), now)
                 self._ended_well = True
         return ()
 
@@ -194,11 +200,14 @@ class ProcessExitDetector(Detector):
         return self._held_until
 
     def _judge(self, death: _Death, now: float) -> Sequence[Finding]:
+        member = death.subject.member
+        is_of_others = all(self._round.apart(member, who.member) for who, _, _ in self._dead.values())
         self._dead[death.exit.rank] = death.subject, None if death.names_a_peer else death.exit.signal, death.way
         if self._ended_well and death.names_a_peer:
             return ()  # it missed the one that ended, and `EarlyExitDetector` says so
         known, is_sure = self._culprit, death.confidence is not Confidence.UNKNOWN
-        is_news = known is None or death.at > known.at + SYMPTOM_WINDOW_S
+        # What one replica group loses brings no death about in another.
+        is_news = known is None or is_of_others or death.at > known.at + SYMPTOM_WINDOW_S
         # More likely it brought the known one about than the other way round.
         is_better = known is not None and (known.confidence is Confidence.UNKNOWN or death.at < known.at)
         if is_news or (is_sure and is_better):
