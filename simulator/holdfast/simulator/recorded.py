@@ -298,6 +298,9 @@ def _times(seen: _Seen, really: Really) -> Times:
     after = len(seen.trained) - 1  # the first was there at the begin
     start = really.lost_s.get(LostTo.RESTART.value, 0.0) / after if after else known.start_s
     load = really.lost_s.get(LostTo.RESTORE.value, 0.0) / after if after else known.load_s
+    if seen.state.policy is not None and seen.state.policy.replica_nodes:
+        # Of the two rounds that a fault takes all copy in the one in which a group comes back.
+        known = msgspec.structs.replace(known, regroup_s=start, regroup_per_1000_ranks_s=0.0, copy_s=2.0 * load)
     return msgspec.structs.replace(
         known,
         stop_s=0.0,  # what it took is in the start of the next round
