@@ -1,4 +1,4 @@
-"""A simulated worker: what it does, and what its node's agent says of that."""
+"""A worker of a simulated launcher: what it does, and what its node's agent sees of that."""
 
 from enum import Enum
 from typing import Final
