@@ -132,3 +132,22 @@ def test_a_tracker_that_refuses_is_given_up_and_the_job_goes_on_from_there_when_
     place = FakePlace()
     bring(place, spool)
     assert [step for step, _ in place.read("loss")] == [1, 2, 3]
+
+
+def test_a_run_that_mlflow_made_for_a_request_nobody_waited_for_is_deleted(mlflow: StartingServer) -> None:
+    experiment = "two-runs"
+    server, place = mlflow.started(), MlflowPlace(mlflow, experiment)
+    tracker = place.tracker()
+    tracker.open("", 0)
+    (run,) = server.runs(experiment)
+    info = run["info"]
+    late = {
+        "experiment_id": info["experiment_id"],
+        "start_time": info["start_time"] + 1,
+        "tags": run["data"]["tags"],
+    }
+    server.ask("runs/create", late)
+    assert len(server.runs(experiment)) == 2
+    assert place.tracker().open("", 0) == -1
+    (left,) = server.runs(experiment)
+    assert left["info"]["run_id"] == info["run_id"]

@@ -7,6 +7,7 @@ Source: https://mlflow.org/docs/latest/api_reference/rest-api.html
 
 import base64
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -67,23 +68,31 @@ class MlflowRun:
         return str(experiments[0]["experiment_id"])
 
     def _found(self) -> str | None:
+        """The first that was made. A server that was slow may have made another one for a request that nobody
+        waited for any more: nothing was written to that, and it is deleted.
+        """
         self._experiment_id = self._experiment()
         wanted = {
             "experiment_ids": [self._experiment_id],
             "filter": f"tags.`{KEY_TAG}` = '{self._identity.key}'",
-            "max_results": 1,
+            "order_by": ["attributes.start_time ASC"],
         }
-        runs = self._post("runs/search", wanted).get("runs", ())
-        return str(runs[0]["info"]["run_id"]) if runs else None
+        first, *others = self._post("runs/search", wanted).get("runs", ()) or (None,)
+        for each in others:
+            if not each["data"].get("metrics"):
+                self._post("runs/delete", {"run_id": each["info"]["run_id"]})
+        return str(first["info"]["run_id"]) if first is not None else None
 
     def _created(self) -> str:
         tags = {KEY_TAG: self._identity.key, "holdfast.job": self._identity.job}
         wanted = {
             "experiment_id": self._experiment_id,
             "run_name": self._identity.name,
+            "start_time": time.time_ns() // 10**6,
             "tags": [{"key": key, "value": value} for key, value in tags.items()],
         }
-        return str(self._post("runs/create", wanted)["run"]["info"]["run_id"])
+        made = str(self._post("runs/create", wanted)["run"]["info"]["run_id"])
+        return self._found() or made
 
     def show(self, rows: Sequence[Shown]) -> None:
         for metrics in _batches(rows):
