@@ -82,7 +82,7 @@ def _name() -> str:
 
 def _lacking(folder: Path, name: str, packages: Sequence[str]) -> str:
     """Install it where it cannot be imported; why it cannot even then, or nothing."""
-    trial = (sys.executable, "-c", f"import {TRIED[name]}")
+    trial = (sys.executable, "-c", f"import {TRIED.get(name, name)}")
     if not _problem(folder, *trial):
         return ""
     options = ("--quiet", "--no-deps", "--no-build-isolation", "--disable-pip-version-check", "--upgrade")

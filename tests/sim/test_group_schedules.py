@@ -16,7 +16,11 @@ from vocabulary import FAULTS, kill_node, kill_worker
 
 from holdfast.api.selftest import TestLevel
 from holdfast.api.status import JobPhase
+from holdfast.simulator.fault import Symptom
+from holdfast.simulator.recorded import recorded
 from holdfast.simulator.world.member import SimulatedMember
+from holdfast.watchdog import brain
+from holdfast.watchdog.journal.replay import walk
 
 SCHEDULES = 60
 BATCH = 15
@@ -90,3 +94,15 @@ def test_a_fault_costs_the_other_groups_no_step_and_its_group_comes_back(fault: 
     assert len(now.groups) == len(first.groups)
     assert len({group.epoch for group in now.groups}) == 2, "the others are in the group that they were in"
     world.invariants.samples_are_taken_once()
+
+
+def test_a_run_of_groups_that_was_is_lived_through_again_with_its_own_times() -> None:
+    world = SmallWorld(WITH_A_GROUP_TO_LOSE, sound=True, in_groups=True)
+    world.run(60.0)
+    world.remove_node(world.members[next(iter(world.job.state.ranked()))], "power")
+    world.run(60.0)
+    found = recorded(walk(world.store, world.job.name, brain=brain))
+    assert found.policy.replica_nodes == world.policy.replica_nodes
+    assert [each.fault.symptom for each in found.happenings] == [Symptom.NODE_LOST]
+    assert 0.0 < found.times.copy_s == 2.0 * found.times.load_s
+    assert found.times.regroup_s == found.times.start_s

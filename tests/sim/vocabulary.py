@@ -15,7 +15,8 @@ from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.policy import SlowAction, XidAction
 from holdfast.api.selftest import TestLevel
 from holdfast.api.telemetry import GpuDisappeared, PreemptionNoticed, ProcessKilledForMemory, XidRaised
-from holdfast.simulator.world.member import SimulatedMember, Worker
+from holdfast.simulator.world.member import SimulatedMember
+from holdfast.simulator.world.worker import Worker
 
 
 def _member(world: SmallWorld) -> SimulatedMember | None:

@@ -239,6 +239,17 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
         place = self._places.get(member)
         return place is not None and place < self.training
 
+    def rank_now(self, number: int, rank: int, member: str) -> int | None:
+        """How a rank of `member` is numbered in this round, that was `rank` in the round of that number: its
+        replica group may have gone on since. None: that round is over for it.
+        """
+        if number == self.number:
+            return rank
+        group, share = self.group_of(member), self.share_of(member)
+        if group is None or share is None or not group.epoch <= number < self.number:
+            return None
+        return share.first_rank + rank % share.local_size
+
     def group_of(self, member: str) -> GroupSeat | None:
         """What the member is shown of its replica group; None where there are none, or it has no ranks."""
         place = self._places.get(member)

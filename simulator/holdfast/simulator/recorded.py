@@ -169,14 +169,19 @@ class _Seen:
 
 
 def recorded(steps: Iterable[Replayed]) -> Recorded:
-    """From every line of a journal, as the brain took it. Raises InvalidInput where the run never trained."""
-    lines = iter(steps)
-    first = next((each for each in lines if each.state.progressed), None)
-    if first is None:
+    """From every line of a journal, as the brain took it. Of jobs that had the name one after the other it is the
+    last. Raises InvalidInput where that never trained.
+    """
+    seen: _Seen | None = None
+    for each in steps:
+        if seen is not None and each.state.incarnation != seen.state.incarnation:
+            seen = None  # another job has taken the name
+        if seen is None and each.state.progressed:
+            seen = _Seen(each)
+        if seen is not None:
+            seen.add(each)
+    if seen is None:
         raise InvalidInput(Problem("--journal", "", "the run has trained no step; choose another"))
-    seen = _Seen(first)
-    for each in (first, *lines):
-        seen.add(each)
     state, began = seen.state, seen.begun_at
     assert state.policy is not None  # it has trained
     there = [each.node for each in seen.begun.members]
@@ -284,7 +289,8 @@ def _repair(seen: _Seen, node: str | None, at: float) -> Spread:
 
 def _times(seen: _Seen, really: Really) -> Times:
     """What the watchdog does not decide, as it was in the run where its ledger and checkpoints tell: each round
-    after the first started and loaded as long as all of them did in the mean, from wherever they did.
+    after the first started and loaded as long as all of them did in the mean, from wherever they did. What none of
+    them did, to load from storage, takes as long as the last save there, where one is told of.
     """
     known = Times()
     stalls = [stall for stall, _ in seen.stalls if stall is not None]
@@ -292,6 +298,9 @@ def _times(seen: _Seen, really: Really) -> Times:
     after = len(seen.trained) - 1  # the first was there at the begin
     start = really.lost_s.get(LostTo.RESTART.value, 0.0) / after if after else known.start_s
     load = really.lost_s.get(LostTo.RESTORE.value, 0.0) / after if after else known.load_s
+    if seen.state.policy is not None and seen.state.policy.replica_nodes:
+        # Of the two rounds that a fault takes all copy in the one in which a group comes back.
+        known = msgspec.structs.replace(known, regroup_s=start, regroup_per_1000_ranks_s=0.0, copy_s=2.0 * load)
     return msgspec.structs.replace(
         known,
         stop_s=0.0,  # what it took is in the start of the next round
@@ -300,7 +309,7 @@ def _times(seen: _Seen, really: Really) -> Times:
         start_cold_s=max(start, known.start_cold_s),
         join_s=0.0,
         join_per_doubling_s=0.0,
-        load_s=load if Tier.CHECKPOINT in seen.tiers or not after else max(load, known.load_s),
+        load_s=load if Tier.CHECKPOINT in seen.tiers or not after else max([load, *tooks[-1:]]),
         load_memory_s=load if Tier.MEMORY in seen.tiers else min(load, known.load_memory_s),
         first_step_s=0.0,
         save_stall_s=fmean(stalls) if stalls else known.save_stall_s,

@@ -270,10 +270,13 @@ def test_workers_of_many_groups_that_die_at_once_are_no_crash_loop() -> None:
 
 
 def test_a_death_of_another_group_that_was_there_before_the_new_round_is_healed_too() -> None:
-    story = groups(3).die(4)
+    story = groups(3)
+    there = Subject(JOB, node="node-6", member="node-6", rank=5)
+    story.die(4)
     story.now += 0.05
-    story.die(6, began_at=story.state.round_shown_at - 0.01)
+    story.die(6, began_at=story.state.round_shown_at - 0.01, round=2, subject=there)
     story.wait(1.0)
+    assert [each.culprit.rank for each in story.state.incidents] == [3, 3], "as it is numbered then"
     assert trained(story) == [(2, True), (3, False), (4, False)]
     assert len(story.state.incidents) == 2
 

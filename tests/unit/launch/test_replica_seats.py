@@ -4,7 +4,7 @@ from typing import Any
 
 from holdfast.agent.launch.localset import Effect, KillWorker, LocalSet, Report, Start, TellWorker
 from holdfast.api.control import Assignment, AtTheDoor, Entered, RoundEnded
-from holdfast.api.membership import CheckpointCommitted, GroupReady, RoundEntered
+from holdfast.api.membership import CheckpointCommitted, GroupReady, RoundEntered, WorkerExited
 from holdfast.api.round import (
     Endpoint,
     Entry,
@@ -73,6 +73,15 @@ def test_what_a_group_has_saved_is_told_also_before_it_has_taken_up_the_newer_ro
     for round_, is_told in ((6, False), (7, True), (8, True), (9, False)):
         said = CheckpointCommitted(round_, 50, "/ckpt")
         assert (reports(local.heard(100, said, 1.1)) == [said]) is is_told
+
+
+def test_a_worker_that_trained_in_a_round_of_its_epoch_had_begun_when_it_dies_in_the_next() -> None:
+    for before, began in (((7, 50), True), ((6, 50), False), (None, False)):
+        local = running(a_round(7, (7, "a", True), (7, "b", True)), 7)
+        local.show(a_round(8, (7, "b", True)), 1.0)
+        (said,) = reports(local.exited(100, WorkerExited(7, 2, 0.0, signal=9), 1.1, completed=before))
+        assert isinstance(said, WorkerExited)
+        assert (said.round, said.began) == (8, began)
 
 
 def test_one_of_another_epoch_is_an_ordinary_round() -> None:

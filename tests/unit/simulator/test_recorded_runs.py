@@ -68,6 +68,24 @@ def test_what_was_before_a_compacted_journal_begins_does_not_count() -> None:
     assert half.happenings[0].node == whole.happenings[1].node
 
 
+def test_of_two_jobs_that_had_the_name_the_last_is_lived_through() -> None:
+    run = past_run()
+    run.now += 500.0
+    run.tell(JobSubmitted(msgspec.structs.replace(POLICY, uid="another", generation=1)))
+    with pytest.raises(InvalidInput, match="trained no step"):
+        recorded(run.replayed())
+    run.join(5, 6, 7, 8)
+    run.now += 30.0
+    run.tell(ClockTicked())
+    run.enter(0)
+    run.train(1, 100)
+    run.now += 5.0
+    run.find(FindingKind.XID, run.round.ranks[0].member, "xid 79")
+    found = recorded(run.replayed())
+    assert [each.at_s for each in found.happenings] == [99 * 10.0]
+    assert (found.nodes, found.really.incidents) == (4, 1)
+
+
 def test_a_script_that_saves_by_itself_does_so_again() -> None:
     """Steps that the policy names are the policy's, and what was asked for is not the script's."""
     run = past_run()

@@ -6,8 +6,12 @@ from typing import Any, cast
 
 import pytest
 import torch
+import torch.distributed as dist
 from groupnet import Faked, Group, Net, Stage, equal, part
 from torch import Tensor, nn
+from torch._C._distributed_c10d import HashStore
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from holdfast.api.control import AtTheDoor
 from holdfast.api.errors import InvalidInput
@@ -246,3 +250,42 @@ def test_what_else_belongs_to_the_state_is_refused_at_the_start_when_it_cannot_b
     one = Group(0, part(1, 0, 1))
     with pytest.raises(InvalidInput, match=r"also\.odd"):
         Replicas(cast(Any, one), model=one.model, optimizer=one.optimizer, also={"odd": Odd()})
+
+
+def test_averaged_weights_are_copied_sharded_or_not_and_so_is_a_learning_rate_that_is_a_tensor(net: Net) -> None:
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+
+        class Averaged:
+            def __init__(self, value: float) -> None:
+                whole = torch.full((3, 2), value, dtype=torch.bfloat16)
+                self.kept: dict[str, Any] = {"sharded": distribute_tensor(whole, mesh, [Shard(0)])}
+                self.kept["plain"] = torch.tensor(value)
+
+            def state_dict(self) -> dict[str, Any]:
+                return {"weights": dict(self.kept), "number": 7}
+
+            def load_state_dict(self, state: dict[str, Any]) -> None:
+                self.kept = state["weights"]
+                assert state["number"] == 7
+
+        groups = [Group(at, part(1, at, 2), steps=1) for at in range(2)]
+        averaged = [Averaged(1.0 + at) for at in range(2)]
+        for at, group in enumerate(groups):
+            group.optimizer = torch.optim.SGD(group.model.parameters(), lr=torch.tensor(0.1 + at))
+            group.replicas = (  # type: ignore[method-assign]
+                lambda at=at, group=group: Replicas(
+                    cast(Any, group), model=group.model, optimizer=group.optimizer, also={"averaged": averaged[at]}
+                )
+            )
+        rate = groups[1].optimizer.param_groups[0]["lr"]
+        assert Stage(*groups).ends() == [1, 1]
+        kept = averaged[1].kept
+        assert isinstance(kept["sharded"], DTensor)
+        assert torch.equal(kept["sharded"].to_local(), torch.ones(3, 2, dtype=torch.bfloat16))
+        assert kept["plain"] == 1.0
+        assert groups[1].optimizer.param_groups[0]["lr"] is rate
+        assert rate == torch.tensor(0.1)
+    finally:
+        dist.destroy_process_group()

@@ -45,11 +45,11 @@ class TrainingState:
 
     def send(self, across: Across, to: int) -> None:
         """All of it to the group of that index. Raises what `Across` raises."""
-        header, shards = self._header()
+        header, tensors = self._header()
         text = torch.frombuffer(bytearray(header), dtype=torch.uint8)
         across.send(torch.tensor([text.numel()]), to)
         across.send(text, to)
-        for each in (*self._tensors(), *shards):
+        for each in (*self._tensors(), *tensors):
             if (octets := _octets(each)).numel():
                 across.send(octets, to)
 
@@ -70,40 +70,46 @@ class TrainingState:
         for each in self._tensors():
             if each.numel():
                 each.copy_(_arrived(across, source, each.shape, each.dtype))
-        for group, told in zip(self.optimizer.param_groups, header["groups"], strict=True):
-            group.update(told)
+        for group, settings in zip(self.optimizer.param_groups, header["groups"], strict=True):
+            for name, value in settings.items():
+                if isinstance(value, Tensor) and isinstance(group.get(name), Tensor):
+                    group[name].copy_(value)  # a learning rate that is on the device stays there
+                else:
+                    group[name] = value
         also: dict[str, dict[str, Any]] = header["also"]
-        for name, shards in header["shards"].items():
+        for name, told in header["tensors"].items():
             here = {str(path): each for path, each in tree_flatten_with_path(self.also[name].state_dict())[0]}
-            for path, (shape, dtype) in shards.items():
-                arrived = _arrived(across, source, shape, dtype)
-                shards[path] = _like(here[path], arrived, is_sharded=True)
+            tensors = {
+                path: _like(here.get(path), _arrived(across, source, shape, dtype), is_sharded=is_sharded)
+                for path, (shape, dtype, is_sharded) in told.items()
+            }
             also[name] = tree_map_with_path(
-                lambda path, each, shards=shards: shards.get(str(path), each), also[name]
+                lambda path, each, tensors=tensors: tensors.get(str(path), each), also[name]
             )
         for name, part in self.also.items():
             part.load_state_dict(also[name])
 
     def digest(self) -> int:
         """Of every bit that `send` would send: groups of the same one are alike."""
-        header, shards = self._header()
+        header, tensors = self._header()
         found = xxhash.xxh3_64(header)
-        for each in (*self._tensors(), *shards):
+        for each in (*self._tensors(), *tensors):
             found.update(_octets(each).numpy().data)
         return found.intdigest() >> (64 - _DIGEST_BITS)
 
     def _header(self) -> tuple[bytes, list[Tensor]]:
-        """What is no tensor of the model or the optimizer, packed; and the shards that come behind those."""
-        shards: list[Tensor] = []
-        places: dict[str, dict[str, tuple[list[int], torch.dtype]]] = {}
+        """What is no tensor, packed; and the tensors that come behind those of the model and the optimizer."""
+        tensors: list[Tensor] = []
+        places: dict[str, dict[str, tuple[list[int], torch.dtype, bool]]] = {}
         also = {}
         for name, part in self.also.items():
             leaves, _ = tree_flatten_with_path(state := part.state_dict())
-            sharded = {str(path): _local(each) for path, each in leaves if isinstance(each, DTensor)}
             also[name] = tree_map_with_path(_plain, state)
-            if sharded:
-                places[name] = {path: (list(each.shape), each.dtype) for path, each in sharded.items()}
-                shards += sharded.values()
+            places[name] = {}
+            for path, each in leaves:
+                if isinstance(each, Tensor):
+                    tensors.append(local := _local(each))
+                    places[name][str(path)] = list(local.shape), local.dtype, isinstance(each, DTensor)
         header = {
             "trains": [each.requires_grad for each in self.model.parameters()],
             "optimizer": [_kept_of(self.optimizer.state.get(each, {})) for each in self._optimized()],
@@ -112,11 +118,11 @@ class TrainingState:
                 for group in self.optimizer.param_groups
             ],
             "also": also,
-            "shards": places,
+            "tensors": places,
         }
         file = io.BytesIO()
         torch.save(header, file)
-        return file.getvalue(), shards
+        return file.getvalue(), tensors
 
     def check(self) -> None:
         """Raises InvalidInput for what could not be copied when it is needed."""
@@ -173,7 +179,7 @@ def _kept_of(kept: Mapping[str, Any]) -> dict[str, tuple[bool, Any]]:
 
 
 def _plain(_: object, value: object) -> object:
-    return None if isinstance(value, DTensor) else value
+    return None if isinstance(value, Tensor) else value
 
 
 def _like(whole: Any, local: Tensor, *, is_sharded: bool) -> Tensor:

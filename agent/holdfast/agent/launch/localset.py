@@ -278,7 +278,8 @@ class LocalSet:
             return self._align(slot, now)
         exit = msgspec.structs.replace(exit, round=slot.round, rank=slot.rank)
         if exit.exit_code != 0:
-            began = slot.began or (completed is not None and completed[0] == slot.round)
+            since = slot.round if slot.epoch is None else slot.epoch  # a replica group goes on from round to round
+            began = slot.began or (completed is not None and since <= completed[0] <= slot.round)
             slot.clear(SlotState.ABSENT)
             return [Report(msgspec.structs.replace(exit, began=began))]
         slot.clear(SlotState.DONE)

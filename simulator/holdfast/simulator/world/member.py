@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,33 +18,17 @@ from holdfast.api.event import (
 from holdfast.api.membership import CollectiveFailed, WorkerExited
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Closed, Desired, Round
-from holdfast.api.telemetry import NodeEvent, NodeReport, NonFinite, ProcessState, RankSample
+from holdfast.api.telemetry import NodeEvent, NodeReport, NonFinite, RankSample
 from holdfast.simulator.world.cluster import Supplied
 from holdfast.simulator.world.conditions import NodeConditions
 from holdfast.simulator.world.selftests import SelfTests
+from holdfast.simulator.world.worker import PHASES, STATES, Worker
 from holdfast.watchdog.detectors.detector import CollectiveBroke, Exited, Heard, Left, Reported
 
 if TYPE_CHECKING:
     from holdfast.simulator.world.world import World
 
 REPEATED_MESSAGES = 4
-
-
-class Worker(Enum):
-    RUNNING = "running"
-    STOPPED = "stopped"
-    STUCK = "stuck"  # it runs, and does not get to where the others wait
-    DEAD = "dead"
-
-
-STATES: Final = {
-    Worker.RUNNING: ProcessState.RUNNING,
-    Worker.STOPPED: ProcessState.STOPPED,
-    Worker.STUCK: ProcessState.RUNNING,
-    Worker.DEAD: ProcessState.GONE,
-}
-# Where a worker is in its step when nobody makes one; who waits for others does so in the backward pass.
-PHASES: Final = {Worker.STUCK: Phase.FORWARD}
 
 
 class SimulatedMember:

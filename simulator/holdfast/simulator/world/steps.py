@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from holdfast.api.round import Round
-from holdfast.simulator.world.member import SimulatedMember, Worker
+from holdfast.simulator.world.member import SimulatedMember
 from holdfast.simulator.world.shares import Shares
 from holdfast.simulator.world.training import Training, fingerprints
+from holdfast.simulator.world.worker import Worker
 
 if TYPE_CHECKING:
     from holdfast.simulator.world.world import World

@@ -40,6 +40,7 @@ class Training:
         self.world = world
         self.step_time_s = step_time_s
         self.newest = 0  # the number of the newest round that all were in
+        self._missing = ""  # who was not in a round when all were counted last
         self.ever_wrong: set[str] = set()  # nodes on which parameters were ever wrong by themselves
         self.rewound_by = 0  # the newest round that gave up what came before it
         self._tainted: set[int] = set()  # steps whose checkpoint holds what is wrong
@@ -67,10 +68,13 @@ class Training:
 
     def members_of(self, round: Round) -> list[SimulatedMember] | None:
         """The members that train in the round when all of them are in it with every worker running, else None."""
-        known, number, there = self.world.members, round.number, []
+        known, number, last, there = self.world.members, round.number, self._missing, []
+        if round.trains(last) and not ((absent := known.get(last)) and self.is_in(absent, round)):
+            return None  # as when somebody asked last, for thousands
         for share in round.ranks[: round.training]:
             member = known.get(share.member)
             if member is None or member.entered != number or member.ails or not member.alive:
+                self._missing = share.member
                 return None
             there.append(member)
         return there
@@ -161,10 +165,12 @@ class Training:
 
     def tell_restored(self, round: Round, found: Found) -> None:
         """The state is restored, and everybody has loaded parts of the same."""
-        for share in round.ranks[: round.training]:
-            member = self.world.members[share.member]
-            if found.wrong or member.wrong:
-                member.wrong = set(range(share.local_size)) if found.wrong else set()
+        if found.wrong:
+            for share in round.ranks[: round.training]:
+                self.world.members[share.member].wrong = set(range(share.local_size))
+        else:
+            for member in [each for each in self.world.members.values() if each.wrong and round.trains(each.name)]:
+                member.wrong = set()
         first = self.world.members[round.ranks[0].member]
         event = RestoreReported(round.number, found.step, tier=found.tier)
         first.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))

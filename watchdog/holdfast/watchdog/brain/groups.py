@@ -21,6 +21,7 @@ from holdfast.watchdog.brain.state import JobState, Recovery
 
 BACK = "a replica group is formed anew"
 SETTLES_S = 1.0
+ENDS = (FindingKind.PROCESS_EXIT, FindingKind.USER_CODE)
 READY = "a replica group is ready: it trains from here on"
 
 
@@ -91,6 +92,24 @@ def fell_with_others(state: JobState, finding: Finding) -> bool:
         if finding.subject.member in names:
             return group.trains and (group.epoch < round_.number or (bool(owed) and names.isdisjoint(owed)))
     return False
+
+
+def as_of_now(round_: Round | None, finding: Finding) -> Finding:
+    """A worker's end, found in a round before `round_`, as it is in that, where its replica group has gone on; any
+    other finding as it is.
+    """
+    if round_ is None or finding.round is None or finding.kind not in ENDS:
+        return finding
+    known: list[Subject] = []
+    for each in (finding.subject, *finding.also):
+        rank = None
+        if each.member is not None and each.rank is not None:
+            rank = round_.rank_now(finding.round, each.rank, each.member)
+        if rank is not None:
+            known.append(msgspec.structs.replace(each, rank=rank))
+        elif not known:
+            return finding
+    return msgspec.structs.replace(finding, subject=known[0], also=tuple(known[1:]), round=round_.number)
 
 
 def is_being_formed(round_: Round, names: Collection[str]) -> bool:

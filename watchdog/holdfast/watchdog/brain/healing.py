@@ -14,7 +14,7 @@ from holdfast.api.policy import CordonOn, XidAction
 from holdfast.api.round import Closed
 from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.brain.groups import fell_with_others, is_being_formed, within_groups
+from holdfast.watchdog.brain.groups import as_of_now, fell_with_others, is_being_formed, within_groups
 from holdfast.watchdog.brain.history import (
     KEPT_WENT_BACK,
     concerns,
@@ -97,7 +97,7 @@ SYMPTOMS = (FindingKind.COLLECTIVE_FAILED, FindingKind.PROCESS_EXIT)
 def found(state: JobState, event: Event, now: float) -> Step:
     """Deal with what was found. Judgements of rounds that are over are evidence at most (fencing)."""
     assert isinstance(event, FindingMade)
-    finding, round_ = event.finding, state.round
+    finding, round_ = as_of_now(state.round, event.finding), state.round
     if state.policy is None:
         return ignore(state, "the job is not submitted yet")
     if finding.kind is FindingKind.MEMBER_LOST:

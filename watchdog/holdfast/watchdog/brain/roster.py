@@ -61,9 +61,15 @@ Change = tuple[Member | None, Member | None]
 """A member before and after; None before it joined, and once it is no member."""
 
 
-def _remembered(member: Member) -> tuple[object, ...]:
-    """All of a member that an `Index` goes by."""
-    return member.standing, member.reentrant, member.joined_at, member.node, member.local_size
+def _is_as_remembered(was: Member, member: Member) -> bool:
+    """Whether all of a member that an `Index` goes by is as it was."""
+    return (
+        was.standing is member.standing
+        and was.reentrant == member.reentrant
+        and was.joined_at == member.joined_at
+        and was.node == member.node
+        and was.local_size == member.local_size
+    )
 
 
 ANYBODY: Final[Set[str]] = frozenset()
@@ -195,7 +201,7 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         after = {member.name: member for member in members}
         pairs = [(self.by_name[name], member) for name, member in after.items()]
         # Nothing is remembered of the other fields, and thousands change at once when a round is entered.
-        changes: list[Change] = [(was, member) for was, member in pairs if _remembered(was) != _remembered(member)]
+        changes: list[Change] = [(was, member) for was, member in pairs if not _is_as_remembered(was, member)]
         return self._followed_by({**self.by_name, **after}, changes)
 
     def lost(self, names: Iterable[str]) -> "Roster":

@@ -238,17 +238,6 @@ class RoundInForce:
         """Who runs `rank`, None when it is outside the world."""
         return self.round.member_of(rank) if self.round else None
 
-    def rank_now(self, number: int, rank: int, member: str) -> int | None:
-        """How a rank of `member` is numbered now, that was `rank` in the round of that number: a replica group may
-        have gone on since. None: that round is over for it.
-        """
-        if number == self.number:
-            return rank
-        group, share = (self.round.group_of(member), self.round.share_of(member)) if self.round else (None, None)
-        if group is None or share is None or self.number is None or not group.epoch <= number < self.number:
-            return None
-        return share.first_rank + rank % share.local_size
-
     def apart(self, one: str | None, other: str | None) -> bool:
         """Whether these members are in two replica groups."""
         if self.round is None or one is None or other is None:

@@ -183,11 +183,12 @@ class ProcessExitDetector(Detector):
                 trained = self._held_until is not None and self._culprit is not None and self._culprit.exit.began
                 return self._told() if trained else ()
             case Exited(member=member, exit=exit):
-                rank = self._round.rank_now(exit.round, exit.rank, member)
-                if rank is None or rank in self._dead:
+                running = self._round.round
+                rank = running.rank_now(exit.round, exit.rank, member) if running is not None else None
+                if running is None or rank is None or rank in self._dead:
                     return ()
                 if exit.exit_code != 0:
-                    known = replace(exit, round=self._round.number, rank=rank)
+                    known = replace(exit, round=running.number, rank=rank)
                     return self._judge(_death(replace(sample, exit=known), self._job, now), now)
                 self._ended_well = True
         return ()
