@@ -1,5 +1,6 @@
 """What every layer has: it says where its time goes, and its limits hold on a slow machine."""
 
+import gc
 import os
 import tempfile
 
@@ -20,6 +21,7 @@ __all__ = ["pytest_addoption"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # what is imported and collected lives until the end
     os.environ.setdefault("HOLDFAST_CACHE", tempfile.mkdtemp(prefix="holdfast-cache-"))
     os.environ.setdefault(
         "OMP_NUM_THREADS", "1"
@@ -31,3 +33,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     stretch_limits(items)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """From here on the collector passes over all that, which it would visit again and again."""
+    gc.freeze()
+    gc.enable()
