@@ -3,18 +3,13 @@
 A failure prints its seed; see it again with `SIM_SEED=N make test-sim`.
 """
 
-import multiprocessing
-import os
-import traceback
 from collections.abc import Callable
 
 import pytest
-from invariants import Broken
+from schedule import all_keep_their_promises, leave_alone
 from smallworld import SmallWorld
-from test_schedules import FULL_TEST_PATIENCE_S, patience_s
 from vocabulary import FAULTS, kill_node, kill_worker
 
-from holdfast.api.selftest import TestLevel
 from holdfast.api.status import JobPhase
 from holdfast.simulator.fault import Symptom
 from holdfast.simulator.recorded import recorded
@@ -37,35 +32,14 @@ def live_through(seed: int) -> SmallWorld:
         fault = world.draw.choice((*FAULTS, *[kill_worker, kill_node] * 4))
         world.note(f"fault {fault.__name__}")
         fault(world)
-    world.run(90.0 + patience_s(world))
-    if any(each.bars and each.level is TestLevel.FULL for each in world.job.state.trials.values()):
-        world.run(FULL_TEST_PATIENCE_S)
-    world.invariants.settled()
+    leave_alone(world)
     world.invariants.samples_are_taken_once()
     return world
 
 
-def first_broken(seeds: range) -> str | None:
-    """What the first schedule of the batch that broke a promise says, None when all kept theirs."""
-    for seed in seeds:
-        try:
-            live_through(seed)
-        except Broken as broken:
-            return str(broken)
-        except Exception:
-            return f"seed {seed} failed:\n{traceback.format_exc()}"
-    return None
-
-
 @pytest.mark.timeout(1200)
 def test_every_schedule_keeps_what_replica_groups_promise() -> None:
-    if seed := os.environ.get("SIM_SEED"):
-        live_through(int(seed))
-        return
-    batches = [range(first, first + BATCH) for first in range(0, SCHEDULES, BATCH)]
-    with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
-        broken = [says for says in pool.imap_unordered(first_broken, batches) if says]
-    assert not broken, "\n\n".join(broken[:3])
+    all_keep_their_promises(live_through, SCHEDULES, BATCH)
 
 
 FAULTS_OF_ONE: dict[str, Callable[[SmallWorld, SimulatedMember], None]] = {
