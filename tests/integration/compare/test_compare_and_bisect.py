@@ -26,6 +26,7 @@ from holdfast.cli.bisect import rehearsals
 from holdfast.cli.bisect.program import Program
 from holdfast.cli.bisect.rehearsals import Traces
 from holdfast.cli.main import answer
+from holdfast.trainer import description, sourcecode
 from holdfast.trainer.host import Alone
 
 SCRIPT = Path(__file__).with_name("tinytraining.py")
@@ -54,6 +55,8 @@ class Laboratory:
             return msgspec.structs.replace(first(alone), fingerprint_every=1)
 
         monkeypatch.setattr(Alone, "next_assignment", fingerprinted)
+        for each in (description, sourcecode):
+            monkeypatch.setattr(each, "PATIENCE_S", patient(each.PATIENCE_S))
         monkeypatch.setattr(rehearsals, "rehearse", self._rehearse)
         for name in ("RANK", "WORLD_SIZE", "HOLDFAST_CONTROL"):
             monkeypatch.delenv(name, raising=False)
