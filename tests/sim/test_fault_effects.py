@@ -198,3 +198,19 @@ def test_a_switch_is_more_than_a_rack_and_less_than_the_job() -> None:
         world.begin()
         hit.append(len(behind(world, world.cluster.all[1], Fault(NAME, Symptom.NODE_LOST, reach))))
     assert hit == [1, 4, 2, 8]
+
+
+def test_what_was_wrong_before_a_rewind_is_not_wrong_with_what_is_restored_later() -> None:
+    """Snapshots of a round whose wrong members have left are good, and a later corruption is told by a vote."""
+    policy = msgspec.structs.replace(POLICY, corruption=CorruptionPolicy(fingerprint_every=100))
+    befalls = (
+        Fault("first", Symptom.CORRUPTION),
+        Fault("exit", Symptom.PROCESS_EXIT),
+        Fault("second", Symptom.CORRUPTION),
+    )
+    given = [Happening(AT_S + 2000.0 * place, fault, 2 * place + 1) for place, fault in enumerate(befalls)]
+    fleet = Fleet(NODES, spares=NODES, rack=2, switch=4)
+    outcome = live(Scenario(policy, fleet, (), 0.25, 5.0, TIMES, happenings=tuple(given)), 1)
+    for name in ("first", "second"):
+        assert 0.0 < lost(outcome, LostTo.REPLAY, name) < 2 * 100 * 5.0
+    assert lost(outcome, LostTo.REPLAY, "") == pytest.approx(0.0, abs=5.0)

@@ -338,7 +338,7 @@ class FleetWorld(World):
         return came[0] if came else PLANNED
 
     def copied(self, members: Iterable[SimulatedMember]) -> None:
-        """They have the state of others now: what was wrong with theirs is gone."""
+        """They have another state now, and a good one: what was wrong with theirs is gone."""
         for member in members:
             member.wrong.clear()
             self.wrong.pop(member.name, None)

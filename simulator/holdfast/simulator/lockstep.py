@@ -117,6 +117,8 @@ class Lockstep(Training):
         self.world.books.discard((self.done - self.begins) * self.step_time_s)
         self.done = float(self.begins)
         self.tell_restored(round, found)
+        if not found.wrong:
+            self.world.copied(self.world.members[share.member] for share in round.ranks[: round.training])
         self.world.books.turn(LostTo.RESTART, self.world.now)
         self.world.after(self.world.tempo.first_step_s(), partial(self._begin, turn))
 

@@ -28,7 +28,7 @@ class Remembered(Memory):
         kept = step - step % round.memory.every_steps
         if kept <= self._fleet.training.begins:
             return
-        wrong = bool(self._fleet.wrong)
+        wrong = bool(self._fleet.wrong_in(round))
         self._source, self._image = round, Image(self._fleet.now, round.number, kept, 0, 1, wrong)
         self._gone.clear()
 
