@@ -110,12 +110,13 @@ def test_hangs_and_losses_are_counted_likewise() -> None:
     assert "node-9" not in {each.node for each in story.round.ranks}
 
 
-def test_a_machine_that_comes_back_under_its_name_is_as_good_as_new() -> None:
+@pytest.mark.parametrize("apart_s", [5 * HOUR_S, HOUR_S / 12.0])
+def test_a_machine_that_comes_back_under_its_name_is_as_good_as_new(apart_s: float) -> None:
     story = large()
     for _ in range(2):
-        fails(story, 7, 5 * HOUR_S)
+        fails(story, 7, apart_s)
     story.gone(7).join(7, boot="another")
-    assert left(fails(story, 7, 5 * HOUR_S)) == []
+    assert left(fails(story, 7, apart_s)) == []
 
 
 def test_no_more_nodes_are_condemned_by_chance_than_is_said() -> None:

@@ -81,7 +81,8 @@ def of_gone(state: JobState, node: str) -> tuple[Suspicion, ...]:
 
 def strikes(state: JobState, finding: Finding, now: float) -> int:
     """How often this class of fault was held against the same node within the hour."""
-    return sum(each.node == finding.subject.node for each in _held(state, finding, now - LATELY_S))
+    lately = _held(state, finding, now - LATELY_S)
+    return sum(each.node == finding.subject.node and not each.gone for each in lately)
 
 
 def elsewhere(state: JobState, finding: Finding, now: float) -> tuple[str, ...]:
