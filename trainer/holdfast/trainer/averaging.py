@@ -85,8 +85,9 @@ class Average:
         self._hooks: list[RemovableHandle] = []
         self._sending: Across | None = None  # of the buckets that were sent early
         self._sent, self._is_late = 0, False
+        self._is_stale = False  # something has changed since it was sent
         self._failed: Exception | None = None
-        self._seen: set[int] = set()  # places; -1: something has changed since it was sent
+        self._seen: set[int] = set()  # places
         self.totals = Totals(torch.zeros(0, dtype=torch.int64))
         self._adapt()
 
@@ -133,7 +134,7 @@ class Average:
         sends what is left, and has what was sent early averaged anew where it has failed.
         """
         if self._sending is across:  # a further pass of the same step
-            self._seen.add(-1)
+            self._is_stale = True
             yield
             return
         self._adapt()
@@ -159,7 +160,7 @@ class Average:
         if self._sending is None:
             return
         if self._is_late or place in self._seen:
-            self._seen.add(-1)  # after it was given: what was sent is not all of it
+            self._is_stale = True  # what was sent is not all of it
             return
         self._seen.add(place)
         self._bucket_of[place].waits_for -= 1
@@ -207,6 +208,7 @@ class Average:
                 bucket.values = torch.zeros_like(bucket.values, pin_memory=bucket.values.is_pinned())
             bucket.work, bucket.is_filled, bucket.arrived = None, False, None
         self._sending, self._sent, self._is_late, self._failed = None, 0, False, None
+        self._is_stale = False
         self._seen.clear()
 
     def sum(self, across: Across, given: Given, says: dict[Says, int]) -> None:
@@ -222,7 +224,7 @@ class Average:
         try:
             if self._failed is not None:
                 raise self._failed
-            says = {**says, Says.AGAIN: -1 in self._seen}
+            says = {**says, Says.AGAIN: self._is_stale}
             self._sum(across, given, says)
             if again := self.totals[Says.AGAIN]:
                 self._forget()
