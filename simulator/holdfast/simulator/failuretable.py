@@ -149,7 +149,8 @@ def checked(rates: Iterable[FaultRate], field: str) -> tuple[FaultRate, ...]:
         if (each.code is None) == (each.symptom is Symptom.XID) and each.symptom is not Symptom.PROCESS_EXIT:
             fix = "give the driver's code of an Xid, the signal of a ProcessExit, and of nothing else"
             wrong.append(Problem(f"{at}.code", each.code, fix))
-        if each.symptom is Symptom.PROCESS_EXIT and not 1 <= (each.code or 1) <= SIGNAL_MAX:
+        is_signal = each.symptom is Symptom.PROCESS_EXIT and each.code is not None
+        if is_signal and each.code not in range(1, SIGNAL_MAX + 1):
             wrong.append(Problem(f"{at}.code", each.code, f"give a signal, from 1 to {SIGNAL_MAX}"))
         if not 1 <= each.factor <= FACTOR_MAX:
             wrong.append(Problem(f"{at}.factor", each.factor, f"give from 1 to {FACTOR_MAX:g} times"))

@@ -74,6 +74,7 @@ WRONG = {
     "{kinds: [{name: a, symptom: Xid, rate: 1}]}": "kinds[0].code",
     "{kinds: [{name: a, symptom: Hang, rate: 1, code: 79}]}": "kinds[0].code",
     "{kinds: [{name: a, symptom: ProcessExit, rate: 1, code: 79}]}": "kinds[0].code",
+    "{kinds: [{name: a, symptom: ProcessExit, rate: 1, code: 0}]}": "kinds[0].code",
     "{kinds: []}": "kinds",
     "{rate: 1, shares_of: llama3, kinds: [{name: a, symptom: Hang, rate: 1}]}": "shares_of",
     "{rate: 1, shares_of: llama4}": "shares_of",
