@@ -47,9 +47,10 @@ from pathlib import Path
 from holdfast.agent.launch import importtrial
 
 importtrial._DEVICES = re.compile(re.escape(sys.argv[1]) + "/dev/")
-for unit in sys.argv[2:]:
+for unit in sys.argv[3:]:
     if os.fork() == 0:
-        trial = importtrial.ImportTrial(Path(sys.argv[1]) / f"{unit}.json", 0.2, frozenset({"HOME_OF_IT"}))
+        limit_s = 0.2 if unit == "sleeps" else float(sys.argv[2])
+        trial = importtrial.ImportTrial(Path(sys.argv[1]) / f"{unit}.json", limit_s, frozenset({"HOME_OF_IT"}))
         found = trial.run({unit: (unit,)})
         print(unit, found and found[1].replace(sys.argv[1], ""), trial.loaded, sep=": ", flush=True)
         os.system("kill $(cat /proc/$PPID/task/$PPID/children) 2> /dev/null")
@@ -91,7 +92,7 @@ def parent(place: Path) -> Iterator[Parent]:
 def test_what_a_forked_worker_must_not_inherit_is_found_out_by_a_trial(place: Path) -> None:
     units = [name for name in PACKAGES if "/" not in name]
     ran = subprocess.run(
-        [sys.executable, "-c", TRIALS, str(place), *units],
+        [sys.executable, "-c", TRIALS, str(place), str(patient(10)), *units],
         env={**os.environ, "PYTHONPATH": str(place / "site-packages")},
         capture_output=True,
         text=True,
