@@ -24,7 +24,7 @@ def trained(tmp_path: Path, script: str) -> list[dict[str, Any]]:
         words=words.split(),
         nodes="{min: 2, max: 2}",
         # What a loaded machine does to one of the ranks is told by another detector.
-        more="  faultPolicy:\n    heartbeat: {interval: 100ms, lost: 3s}\n"
+        more="  faultPolicy:\n    heartbeat: {interval: 100ms, lost: 30s}\n"
         "    straggler: {sustained: 100000steps}\n",
     )
     faults = tmp_path / "faults.yaml"

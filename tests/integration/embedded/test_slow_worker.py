@@ -73,7 +73,7 @@ def train(part):
 run.enter(train)
 """
 POLICY = """  faultPolicy:
-    heartbeat: {interval: 200ms, lost: 5s}
+    heartbeat: {interval: 200ms, lost: 30s}
     straggler: {slowerThan: 20%, sustained: 3steps, action: Swap}
 """
 
