@@ -1,6 +1,7 @@
 """Scenarios reduced to what a formula knows: one kind of fault, and times that never vary."""
 
 import math
+from typing import Any
 
 from holdfast.api.policy import (
     CheckpointInterval,
@@ -18,6 +19,7 @@ from holdfast.simulator.scenario import DAY_S, Fleet, Scenario, Times
 NODES = 8
 STEP_S = 1.0
 AT_ONCE = Spread(0.0)
+RARELY = CheckpointInterval(seconds=1e9)
 SEED = 2
 """Of which 121 faults come where 120 are to: chance is to say little of what is compared with a formula."""
 
@@ -26,6 +28,22 @@ def lost_node(between_failures_s: float) -> FaultRate:
     """A node with ranks that goes, every so often."""
     rate = 1000.0 * DAY_S / (between_failures_s * NODES)
     return FaultRate("node lost", Symptom.NODE_LOST, rate=rate, infrastructure=0.0, repair=AT_ONCE)
+
+
+def unlimited(nodes_min: int, nodes_max: int, **settings: Any) -> Policy:
+    """What may go on for ever, with a spare for each node, and compares nothing."""
+    return Policy(
+        "sim/closed",
+        nodes_min,
+        nodes_max,
+        spares=nodes_max,
+        startup_timeout_s=DAY_S,
+        checkpoint_uri="/ckpt",
+        corruption=CorruptionPolicy(fingerprint_every=0),
+        restarts=RestartBudget(count=10**6),
+        evictions=EvictionBudget(count=10**6),
+        **settings,
+    )
 
 
 def lived(
@@ -42,18 +60,11 @@ def lived(
     the newest checkpoint. One is saved after every `every_s` of training, for which all stand still for `stall_s`;
     without `every_s` no step is lost, because memory has all.
     """
-    policy = Policy(
-        "sim/closed",
+    policy = unlimited(
         NODES,
         NODES,
-        spares=NODES,
-        startup_timeout_s=DAY_S,
-        checkpoint_uri="/ckpt",
         memory=None if every_s else MemoryPolicy(replicas=NODES - 2),
-        interval=CheckpointInterval(steps=every_s) if every_s else CheckpointInterval(seconds=1e9),
-        corruption=CorruptionPolicy(fingerprint_every=0),
-        restarts=RestartBudget(count=10**6),
-        evictions=EvictionBudget(count=10**6),
+        interval=CheckpointInterval(steps=every_s) if every_s else RARELY,
     )
     times = Times(
         stop_s=0.0,
@@ -88,19 +99,7 @@ def lived_in_groups(
     """A node goes `at_s`, and with it its replica group, of one node, for `away_s`. All others stand still for
     `stall_s` each time: a quarter of it when the group is gone, the rest when it comes back.
     """
-    policy = Policy(
-        "sim/closed",
-        1,
-        groups,
-        spares=groups,
-        replica_nodes=1,
-        startup_timeout_s=DAY_S,
-        checkpoint_uri="/ckpt",
-        interval=CheckpointInterval(seconds=1e9),
-        corruption=CorruptionPolicy(fingerprint_every=0),
-        restarts=RestartBudget(count=10**6),
-        evictions=EvictionBudget(count=10**6),
-    )
+    policy = unlimited(1, groups, replica_nodes=1, interval=RARELY)
     times = Times(
         stop_s=0.0,
         reenter_s=0.0,

@@ -347,7 +347,7 @@ class Invariants(Witness):
         for each in self.world.members.values():
             known = state.member(each.name)
             there = known is not None and known.standing is not MemberState.LOST
-            self.require(there or not each.in_touch, f"{each.name} lives, is connected and counts as lost")
+            self.require(there or not each.line.in_touch, f"{each.name} lives, is connected and counts as lost")
 
     def _is_left_alone(self) -> bool:
         """Whether a job that is only observed waits for a process that somebody stopped, which may go on."""

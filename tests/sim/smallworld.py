@@ -23,9 +23,9 @@ from holdfast.api.policy import (
 )
 from holdfast.api.selftest import TestLevel
 from holdfast.simulator.world.cluster import Cluster
-from holdfast.simulator.world.nodememory import Memory
 from holdfast.simulator.world.steps import StepByStep
 from holdfast.simulator.world.tempo import Tempo
+from holdfast.simulator.world.training import Place
 from holdfast.simulator.world.world import World
 from holdfast.watchdog.senses import senses_for
 
@@ -43,7 +43,7 @@ class SmallWorld(World):
 
     def __init__(self, seed: int, *, sound: bool = False, in_groups: bool = False) -> None:
         """`sound`: every device passes its self-tests. `in_groups`: the job has replica groups."""
-        self.seed = seed
+        self.seed, self.sound, self.invariants = seed, sound, Invariants(self)
         draw = random.Random(seed)
         policy = drawn_policy(draw, seed, sound=sound)
         policy = grouped(policy, draw) if in_groups else policy
@@ -55,13 +55,12 @@ class SmallWorld(World):
             senses_for=senses_for,
             cluster=cluster,
             tempo=Tempo(draw),
-            sound=sound,
+            witness=self.invariants,
         )
-        self.witness = self.invariants = Invariants(self)
         self.begin()
 
-    def _resolution(self) -> tuple[Memory, StepByStep]:
-        return Memory(self), StepByStep(self, self.draw.choice((0.2, 0.5)))
+    def _training(self, place: Place) -> StepByStep:
+        return StepByStep(place, self.draw.choice((0.2, 0.5)))
 
 
 def drawn_policy(draw: random.Random, seed: int, *, sound: bool) -> Policy:

@@ -9,9 +9,9 @@ import pytest
 from holdfast.api.policy import CheckpointInterval, MemoryPolicy, Policy
 from holdfast.simulator.failuretable import preset, preset_names, rates_of
 from holdfast.simulator.fault import Fault, FaultRate, Reach, Spread, Symptom
-from holdfast.simulator.fleetworld import FleetWorld
-from holdfast.simulator.hazards import Hazards, blocks
-from holdfast.simulator.machines import Machine
+from holdfast.simulator.fleet.fleetworld import FleetWorld
+from holdfast.simulator.fleet.hazards import Hazards, blocks
+from holdfast.simulator.fleet.machines import Machine
 from holdfast.simulator.scenario import DAY_S, Fleet, Scenario
 
 NODES = 12

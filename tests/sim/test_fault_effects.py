@@ -15,12 +15,12 @@ from holdfast.api.policy import (
 )
 from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.simulator.fault import Fault, Happening, Reach, Spread, Symptom
-from holdfast.simulator.fleetworld import FleetWorld
-from holdfast.simulator.hazards import Hazards
+from holdfast.simulator.fleet.fleetworld import FleetWorld
+from holdfast.simulator.fleet.hazards import Hazards
+from holdfast.simulator.fleet.strikes import behind
 from holdfast.simulator.live import live
 from holdfast.simulator.outcome import LostTo, Outcome
 from holdfast.simulator.scenario import Fleet, Scenario, Times
-from holdfast.simulator.strikes import behind
 
 NODES = 8
 NAME = "what befalls it"

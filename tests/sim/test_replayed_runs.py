@@ -6,10 +6,10 @@ import pytest
 
 from holdfast.api.event import Event, Journaled
 from holdfast.api.policy import CheckpointInterval, EvictionBudget, MemoryPolicy, Policy, RestartBudget
-from holdfast.simulator import fleetworld
 from holdfast.simulator.comparison import Side
 from holdfast.simulator.fault import FaultRate, Spread, Symptom
-from holdfast.simulator.forgetful import Forgetful
+from holdfast.simulator.fleet import fleetworld
+from holdfast.simulator.fleet.forgetful import Forgetful
 from holdfast.simulator.live import live
 from holdfast.simulator.recorded import recorded
 from holdfast.simulator.replayed import replayed

@@ -4,8 +4,8 @@ import pytest
 
 from holdfast.api.policy import CheckpointInterval, Policy, SlowAction, StragglerPolicy
 from holdfast.simulator.fault import Fault, Happening, Spread, Symptom
-from holdfast.simulator.fleetworld import FleetWorld
-from holdfast.simulator.hazards import Hazards
+from holdfast.simulator.fleet.fleetworld import FleetWorld
+from holdfast.simulator.fleet.hazards import Hazards
 from holdfast.simulator.outcome import LostTo
 from holdfast.simulator.scenario import Fleet, Scenario
 from holdfast.watchdog.brain.state import SlowStage

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from holdfast.api.policy import EvictionBudget, Policy
 from holdfast.api.status import JobPhase
 from holdfast.simulator.fault import Fault, Happening, Spread, Symptom
-from holdfast.simulator.fleetworld import FleetWorld
-from holdfast.simulator.hazards import Hazards
+from holdfast.simulator.fleet.fleetworld import FleetWorld
+from holdfast.simulator.fleet.hazards import Hazards
 from holdfast.simulator.scenario import DAY_S, Fleet, Scenario, Times
 
 NODES = 16

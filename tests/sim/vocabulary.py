@@ -15,8 +15,7 @@ from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.policy import SlowAction, XidAction
 from holdfast.api.selftest import TestLevel
 from holdfast.api.telemetry import GpuDisappeared, PreemptionNoticed, ProcessKilledForMemory, XidRaised
-from holdfast.simulator.world.member import SimulatedMember
-from holdfast.simulator.world.worker import Worker
+from holdfast.simulator.world.member import SimulatedMember, Worker
 
 
 def _member(world: SmallWorld) -> SimulatedMember | None:
@@ -47,7 +46,7 @@ def restart_launcher(world: SmallWorld) -> None:
 
 def break_connection(world: SmallWorld) -> None:
     if (member := _member(world)) is not None:
-        member.disconnect(told=True)
+        member.line.disconnect(told=True)
 
 
 def partition(world: SmallWorld) -> None:
@@ -158,7 +157,7 @@ def hold_condition(world: SmallWorld) -> None:
     """Something is wrong with a node for a while."""
     if (member := _member(world)) is not None:
         kind = world.draw.choice(tuple(ConditionKind))
-        member.conditions.hold(kind, world.now, world.draw.uniform(1.0, 40.0))
+        member.agent.hold(kind, world.now, world.draw.uniform(1.0, 40.0))
 
 
 def flap_condition(world: SmallWorld) -> None:
@@ -167,13 +166,13 @@ def flap_condition(world: SmallWorld) -> None:
         kind = world.draw.choice(tuple(ConditionKind))
         for again in range(4):
             begins = again * 5.0
-            world.after(begins, lambda: member.conditions.hold(kind, world.now, 2.0))
+            world.after(begins, lambda: member.agent.hold(kind, world.now, 2.0))
 
 
 def heat_gpu(world: SmallWorld) -> None:
     """A GPU is too hot for a while."""
     if (member := _member(world)) is not None:
-        member.conditions.heat(world.now + world.draw.uniform(5.0, 60.0))
+        member.agent.heat(world.now + world.draw.uniform(5.0, 60.0))
 
 
 def find_slow(world: SmallWorld) -> None:
@@ -204,7 +203,7 @@ def find_slow(world: SmallWorld) -> None:
 def heat_rack(world: SmallWorld) -> None:
     """The cooling of all nodes fails for a while."""
     for member in world.members.values():
-        member.conditions.heat(world.now + 30.0)
+        member.agent.heat(world.now + 30.0)
 
 
 def fail_script(world: SmallWorld) -> None:

@@ -140,7 +140,7 @@ class PortCounter(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortDetail:
-    """One port of an adapter (`device`), `model` of its kind, `interface` its network interface where it has one.
+    """One port of an adapter (`device`), `model` of its kind.
 
     `state_text` is the kernel's own word. `rate_gbps` is in gigabits a second; None is Unknown. `downs` counts how
     often the link was seen to go down since the agent started. `counters` are raw: they start again with the
@@ -154,7 +154,6 @@ class PortDetail:
     state_text: str = ""
     link_layer: str = ""
     model: str = ""
-    interface: str = ""
     rate_gbps: float | None = None
     downs: int = 0
     sent_bytes: int | None = None

@@ -52,15 +52,13 @@ class Hour(msgspec.Struct, frozen=True):
 class JobTold(msgspec.Struct, frozen=True, tag=True):
     """One job's status, and what its figures are made of where its spec says it: MFU and money.
 
-    `hour` is what all GPUs that it holds cost for an hour. `silent_after_s`: a node not heard of for so long is
-    Unknown.
+    `hour` is what all GPUs that it holds cost for an hour.
     """
 
     job: Job
     status: JobStatus
     flops: ModelFlops | None = None
     hour: Hour | None = None
-    silent_after_s: float = 0.0
 
 
 class JobGone(msgspec.Struct, frozen=True, tag=True):

@@ -37,6 +37,8 @@ class FindingKind(StrEnum):
 
 SENSED: Final = frozenset({FindingKind.XID, FindingKind.GPU_LOST, FindingKind.CONDITION, FindingKind.THERMAL})
 """What an agent's sensors read from drivers and kernel: no process of a job can say it."""
+OF_NODES: Final = SENSED | {FindingKind.MEMBER_LOST, FindingKind.SELF_TEST, FindingKind.CORRUPTION}
+"""What takes a node out of a job; a hang or a dead process leaves it in."""
 
 
 class Confidence(StrEnum):

@@ -39,7 +39,6 @@ class Row(StrEnum):
 
 OF_STEPS = (Row.PRODUCTIVE, Row.SLOW, Row.DATA_WAIT, Row.CHECKPOINT_STALL)
 """What steps that are kept are made of: the useful time of ETTR."""
-OF_FAULTS = (Row.DETECTING, Row.DECIDING, Row.FORMING, Row.LOADING, Row.COMPUTED_AGAIN)
 """What a fault costs, one after the other."""
 
 

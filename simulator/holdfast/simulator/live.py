@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from holdfast.simulator.fleetworld import FleetWorld
-from holdfast.simulator.hazards import Hazards
+from holdfast.simulator.fleet.fleetworld import FleetWorld
+from holdfast.simulator.fleet.hazards import Hazards
 from holdfast.simulator.outcome import Outcome
 from holdfast.simulator.scenario import DAY_S, Scenario
-from holdfast.simulator.world.world import BEGINS_AT
+from holdfast.simulator.world.agenda import BEGINS_AT
 
 # Of virtual time. Looking for cycles among a million objects takes as long as all else, and there are hardly any.
 COLLECTED_S: Final = 2.0 * DAY_S

@@ -80,7 +80,7 @@ def status(**changes: Any) -> JobStatus:
 def heard(columns: RankColumns, *, at: float = 1000.0, order: Sequence[int] = (2, 3, 0, 1)) -> JobHeard:
     """Four ranks on two nodes, reported in this order, as the console hears of them."""
     job = JobHeard(JOB)
-    job.hear(JobTold(JOB, status(), ModelFlops(1e9, 1e12), Hour(8.0, "USD"), 3.0))
+    job.hear(JobTold(JOB, status(), ModelFlops(1e9, 1e12), Hour(8.0, "USD")))
     places = (NodeRanks(0, 0, 2), NodeRanks(1, 2, 2))
     job.hear(PlacesTold(JOB, 1, 3, 4, ("node-a", "node-b"), ("r1", ""), places, ranks(order)))
     job.hear(RanksTold(JOB, 1, columns.phase, columns.process))

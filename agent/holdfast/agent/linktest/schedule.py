@@ -33,7 +33,7 @@ def rounds(nodes: int, turn: int = 0) -> Iterator[tuple[Pair, ...]]:
     """The rounds of the test number `turn`: pairs of places below `nodes`, each place at most once in a round.
 
     An odd number of nodes leaves one out in each round, another one each time. Tests of following `turn`s go on
-    where the one before ended: after `turns_for_all` of them every node has met every other.
+    where the one before ended, so that every node meets every other in time.
     """
     count = round_count(nodes)
     for number in range(turn * count, (turn + 1) * count):
@@ -50,11 +50,6 @@ def groups(nodes: int) -> tuple[tuple[int, ...], ...]:
         return ()
     count = -(-nodes // RING_MAX)
     return tuple(tuple(range(first, nodes, count)) for first in range(count))
-
-
-def turns_for_all(nodes: int) -> int:
-    """After how many tests every pair of nodes was measured."""
-    return -(-_cycle(nodes) // round_count(nodes)) if nodes > 1 else 0
 
 
 def _cycle(nodes: int) -> int:

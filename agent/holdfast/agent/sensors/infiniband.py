@@ -125,7 +125,6 @@ def _port(root: str, device: str, number: int) -> PortDetail:
         state_text=", ".join(words),
         link_layer=kernel_value(port, "link_layer"),
         model=kernel_value(adapter, "hca_type"),
-        interface=interface,
         rate_gbps=float(rate[1]) if rate else None,
         sent_bytes=None if sent is None else sent * _WORD_BYTES,
         received_bytes=None if received is None else received * _WORD_BYTES,

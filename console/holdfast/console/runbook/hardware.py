@@ -5,7 +5,7 @@ from typing import Final
 
 from holdfast.api.condition import ConditionKind
 from holdfast.api.event import MemberTested
-from holdfast.api.finding import FindingKind
+from holdfast.api.finding import OF_NODES, FindingKind
 from holdfast.api.incident import Incident
 from holdfast.api.status import Hearing
 from holdfast.console.runbook.answer import Said, Verdict, fine, hint, named, unknown
@@ -40,19 +40,7 @@ NO_MACHINES: Final = frozenset(
 """These have checks of their own, or tell of no broken device."""
 WARM_C: Final = 3.0
 NODES_OF_SOFTWARE: Final = 3
-BLAMED: Final = frozenset(
-    {
-        FindingKind.PROCESS_EXIT,
-        FindingKind.MEMBER_LOST,
-        FindingKind.HANG,
-        FindingKind.XID,
-        FindingKind.GPU_LOST,
-        FindingKind.CONDITION,
-        FindingKind.THERMAL,
-        FindingKind.SELF_TEST,
-        FindingKind.CORRUPTION,
-    }
-)
+BLAMED: Final = OF_NODES | {FindingKind.PROCESS_EXIT, FindingKind.HANG}
 WHY = ("why {incident}", "nodes")
 
 

@@ -1,9 +1,8 @@
 """A simulated launcher with its workers and its node's agent."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from enum import Enum
+from functools import partial
+from typing import Final, Protocol
 
 import msgspec
 
@@ -16,44 +15,106 @@ from holdfast.api.event import (
     MemberWarmed,
 )
 from holdfast.api.membership import CollectiveFailed, WorkerExited
+from holdfast.api.policy import Policy
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Closed, Desired, Round
-from holdfast.api.telemetry import NodeEvent, NodeReport, NonFinite, RankSample
+from holdfast.api.selftest import Verdict
+from holdfast.api.telemetry import NodeEvent, NonFinite, ProcessState, RankSample, StepWork
+from holdfast.simulator.world.agent import Agent
 from holdfast.simulator.world.cluster import Supplied
-from holdfast.simulator.world.conditions import NodeConditions
+from holdfast.simulator.world.line import Line
 from holdfast.simulator.world.selftests import SelfTests
-from holdfast.simulator.world.worker import PHASES, STATES, Worker
-from holdfast.watchdog.detectors.detector import CollectiveBroke, Exited, Heard, Left, Reported
+from holdfast.simulator.world.watchdog import Watchdog
+from holdfast.watchdog.detectors.detector import CollectiveBroke, Exited, Left
 
-if TYPE_CHECKING:
-    from holdfast.simulator.world.world import World
 
-REPEATED_MESSAGES = 4
+class Worker(Enum):
+    RUNNING = "running"
+    STOPPED = "stopped"
+    STUCK = "stuck"  # it runs, and does not get to where the others wait
+    DEAD = "dead"
+
+
+STATES: Final = {
+    Worker.RUNNING: ProcessState.RUNNING,
+    Worker.STOPPED: ProcessState.STOPPED,
+    Worker.STUCK: ProcessState.RUNNING,
+    Worker.DEAD: ProcessState.GONE,
+}
+# Where a worker is in its step when nobody makes one; who waits for others does so in the backward pass.
+PHASES: Final = {Worker.STUCK: Phase.FORWARD}
+
+
+class Peers(Protocol):
+    """What the workers of a member do together with those of others."""
+
+    step_time_s: float
+    ever_wrong: set[str]
+
+    def changed(self, member: "SimulatedMember") -> None:
+        """Something about the member's workers, or where they are, is not what it was."""
+
+    def look(self, member: "SimulatedMember") -> None:
+        """Somebody looks how far the member's ranks are."""
+
+    def work_of(self, member: "SimulatedMember", local: int, rank: int) -> StepWork | None:
+        """What the steps of a rank of the member's were made of, since its round began; None: it does not say."""
+
+    def entered(self, round: Round) -> None:
+        """A member's workers run in the round."""
+
+    def heard(self, member: "SimulatedMember", coming: Round) -> None:
+        """A member was shown a round into which its replica group goes on."""
+
+    def may_go_on(self, member: "SimulatedMember", round: Round) -> bool:
+        """Whether the workers of its replica group all run: they go on together."""
+
+    def broke(self, round: Round, where: "SimulatedMember", *, for_all: bool = False) -> None:
+        """A worker died: its peers' collectives fail within milliseconds, or never, unless they do `for_all`."""
+
+
+class Ground(Protocol):
+    """What is under a member: the job that it is of, and the cluster that it is in."""
+
+    policy: Policy
+
+    def joined(self, member: "SimulatedMember", join: MemberJoined) -> None:
+        """Its launcher's connection is accepted."""
+
+    def answers_test(self) -> bool:
+        """Whether a self-test that begins ever ends."""
+
+    def verdict_of(self, member: "SimulatedMember") -> Verdict:
+        """What a self-test says of the member's devices."""
+
+    def ends(self, member: "SimulatedMember") -> None:
+        """Its pod is being evicted."""
+
+    def remove_node(self, member: "SimulatedMember", why: str) -> None:
+        """The node and everything on it is gone."""
 
 
 class SimulatedMember:
-    """One node. Everything it says travels over a connection that keeps order and can break.
+    """One node: its launcher, the workers of that, and its agent.
 
     `in_sight`: its agent reports and its launcher beats every second. Who is not in sight does and says the same
     but for that: nobody hears of what is as it should be.
     """
 
-    def __init__(self, world: World, given: Supplied, *, in_sight: bool = True) -> None:
-        self.world = world
+    def __init__(
+        self, given: Supplied, ground: Ground, peers: Peers, watchdog: Watchdog, *, in_sight: bool = True
+    ) -> None:
+        self._ground, self._peers, self._agenda, self._watchdog = ground, peers, watchdog.agenda, watchdog
+        self.alive = False
         self.is_misfit = given.misfit
         self.name, self.node, self.rack = given.member, given.node, given.rack
-        self.conditions = NodeConditions(f"GPU-{self.name}")
+        self.line = Line(self.name, watchdog, lives=lambda: self.alive, greet=self._greet, beats=in_sight)
+        self.agent = Agent(self.node, f"GPU-{self.name}", self.line)
+        self.tests = SelfTests(self, answers=ground.answers_test, verdict=lambda: ground.verdict_of(self))
         self.in_sight = in_sight
         self._sight = 0  # grows with every time that it comes into sight or goes
         self.boot = "1"
-        self.alive = False
         self.warm = False
-        self.connection = 0  # grows with every connection; 0 while there is none
-        self._connections = 0
-        self.connected_at = 0.0
-        self._epoch = 0
-        self._arrives = 0.0
-        self.silent = False  # partitioned: nothing passes, nothing closes
         self.held: Desired | None = None
         self.coming: Round | None = None  # the round that its replica group goes on into at the end of a step
         self.epoch: int | None = None  # of the replica group in which its workers are
@@ -61,19 +122,10 @@ class SimulatedMember:
         self.workers: list[Worker] = []
         self.ails = False  # whether a worker of them does not run
         self.step: int | None = None
-        self.progress_at = world.now
-        self._recent: list[Callable[[], None]] = []
-        self._has_left = False  # the watchdog heard it say so, and its connection means nothing any more
-        self._reports = 0
+        self.progress_at = self._agenda.now
         self.ending_at: float | None = None  # told to end: when it must be gone
         self.wrong: set[int] = set()  # local ranks whose parameters are not what they should be
         self.nonfinite: tuple[float, NonFinite] | None = None  # since when, and what its ranks tell of it
-        self.tests = SelfTests(self)
-
-    @property
-    def in_touch(self) -> bool:
-        """Whether it has had time to hear what the watchdog shows now."""
-        return bool(self.connection) and not self.silent and self.world.now - self.connected_at > 0.1
 
     @property
     def shown(self) -> int:
@@ -93,14 +145,14 @@ class SimulatedMember:
 
         def begin() -> None:
             self.alive = True
-            self.connect()
+            self.line.connect()
             if self.in_sight:
                 self._tell_every_second()
             if not warm:
-                self.world.after(self.world.tempo.warm_s(), self.become_warm)
+                self._agenda.after(self._agenda.tempo.warm_s(), self._become_warm)
 
         self.warm = warm
-        self.world.after(delay_s, begin)
+        self._agenda.after(delay_s, begin)
 
     def come_in_sight(self, shown: Desired | None) -> None:
         """From now on somebody looks. `shown` is what those who are not in sight were shown last."""
@@ -114,155 +166,77 @@ class SimulatedMember:
     def go_out_of_sight(self) -> None:
         """Nobody looks any more."""
         self.in_sight, self._sight = False, self._sight + 1
+        self.line.rest()
 
     def _tell_every_second(self) -> None:
         self._sight += 1
-        sight = self._sight
-        self.world.after(self.world.draw.uniform(0.0, 1.0), lambda: self._report_on(sight))
-        if connection := self.connection:
-            self.world.after(self.world.draw.uniform(0.0, 1.0), lambda: self._beat_on(sight, connection))
+        self._agenda.after(self._agenda.draw.uniform(0.0, 1.0), partial(self._report_on, self._sight))
+        self.line.beat()
 
-    def become_warm(self) -> None:
+    def _become_warm(self) -> None:
         if self.alive:
             self.warm = True
-            self.send(lambda: self.world.carry_out(self.world.job.record(MemberWarmed(self.name), self.world.now)))
+            self.line.send(lambda: self._watchdog.record(MemberWarmed(self.name)))
 
     def die(self) -> None:
         """The whole node goes: launcher, workers, agent."""
         if self.alive:
             self.alive = False
             self.workers = []
-            self.world.training.changed(self)
-            self.disconnect(told=not self.silent)
+            self._peers.changed(self)
+            self.line.disconnect(told=not self.line.silent)
 
     def restart_launcher(self) -> None:
         """The launcher crashes (its workers with it) and comes back as another process."""
         if not self.alive:
             return
-        self.disconnect(told=True)
+        self.line.disconnect(told=True)
         self.boot = str(int(self.boot) + 1)
         self.held, self.coming, self.epoch, self.entered = None, None, None, None
-        self.workers, self.ails, self.step, self._recent = [], False, None, []
-        self.world.training.changed(self)
-        self.world.after(self.world.draw.uniform(0.05, 2.0), self.connect)
+        self.workers, self.ails, self.step = [], False, None
+        self.line.forget()
+        self._peers.changed(self)
+        self._agenda.after(self._agenda.draw.uniform(0.05, 2.0), self.line.connect)
 
     # the connection
 
-    def connect(self) -> None:
-        world = self.world
-        if not self.alive or self.connection:
-            return
-        if not world.up or self.silent:
-            world.after(world.tempo.reconnect_s(), self.connect)
-            return
-        self._connections += 1
-        self.connection, self._epoch, self._arrives = self._connections, world.epoch, world.now
-        self.connected_at = world.now
+    def _greet(self) -> None:
+        """Say who is there, and what it was shown last."""
         newest = self.coming or self.held
-        held = newest.number if isinstance(newest, Round) else None
-        ports = (7000, 7001)
-        size = world.policy.processes_per_node
         join = MemberJoined(
             self.name,
             self.node,
             self.boot,
             "127.0.0.1",
-            size,
-            ports,
+            self._ground.policy.processes_per_node,
+            (7000, 7001),
             self.warm,
-            held,
+            newest.number if isinstance(newest, Round) else None,
             shown=self.shown,
             transfer=f"{self.name}:1",
         )
-
-        def arrive() -> None:
-            desired = world.joined(self, join)
-            if desired is not None:
-                self.show(desired)
-
-        self.send(arrive)
-        for message in self._recent[-REPEATED_MESSAGES:]:
-            self.send(message)
-        if self.in_sight:
-            sight, connection = self._sight, self.connection
-            world.after(1.0, lambda: self._beat_on(sight, connection))
-
-    def disconnect(self, *, told: bool = False) -> None:
-        """The connection is gone, with all that was under way. `told`: the watchdog sees it close."""
-        had, self.connection = self.connection, 0
-        if had and told and not self._has_left:
-            self.world.closed(self.name)
-        if self.alive:
-            self.world.after(self.world.tempo.reconnect_s(), self.connect)
-
-    def send(self, arrive: Callable[[], None]) -> None:
-        """Deliver to the watchdog a little later, in order, unless the connection breaks first."""
-        connection, world = self.connection, self.world
-        if not connection or self.silent:
-            return
-        self._arrives = max(self._arrives, world.now) + world.tempo.message_s()
-
-        def deliver() -> None:
-            if world.up and self._epoch == world.epoch and self.connection == connection:
-                world.carry_out(world.job.observe(Heard(self.name), world.now))
-                arrive()
-
-        world.after(self._arrives - world.now, deliver)
-
-    def send_and_remember(self, arrive: Callable[[], None]) -> None:
-        """Like `send`, and repeated after the next reconnect."""
-        self._recent = [*self._recent, arrive][-16:]
-        self.send(arrive)
-
-    def _beat_on(self, sight: int, connection: int) -> None:
-        if self.alive and connection and (sight, connection) == (self._sight, self.connection):
-            self.send(lambda: None)
-            self.world.after(1.0, lambda: self._beat_on(sight, connection))
+        self.line.send(lambda: self._ground.joined(self, join))
 
     def partition(self, seconds: float) -> None:
         """Nothing passes for a while; afterwards the old connection proves dead."""
-        self.silent = True
-
-        def heal() -> None:
-            self.silent = False
-            self.disconnect(told=True)
-
-        self.world.after(seconds, heal)
+        self.line.silence(seconds, partial(self.line.disconnect, told=True))
 
     def freeze(self, seconds: float) -> None:
         """The launcher is stopped: nothing is said or read, and its connection stays open."""
-        self.silent = True
+        self.line.silence(seconds, self._thaw)
 
-        def thaw() -> None:
-            self.silent = False
-            if self.alive and self.connection and self.world.up:
-                for message in self._recent[-REPEATED_MESSAGES:]:
-                    self.send(message)  # what it would have said meanwhile, and what it now reads
-                if (desired := self.world.job.state.desired) is not None:
-                    self.show(desired)
-
-        self.world.after(seconds, thaw)
-
-    def is_reached_by(self, connection: int) -> bool:
-        """Whether it still hears what was sent over that connection."""
-        return bool(connection) and self.alive and not self.silent and self.connection == connection
-
-    def dismissed(self) -> None:
-        """The watchdog closed the connection: this one counts as lost."""
-        if self.connection:
-            self.disconnect()
+    def _thaw(self) -> None:
+        """Say what it would have said meanwhile, and read what it was sent."""
+        if self.alive and self.line.connection and self._watchdog.up:
+            self.line.repeat()
+            if (desired := self._watchdog.job.state.desired) is not None:
+                self.show(desired)
 
     # rounds
 
     def show(self, desired: Desired) -> None:
-        """The watchdog pushes a desired state over this connection."""
-        connection = self.connection
-
-        def arrive() -> None:
-            if self.is_reached_by(connection):
-                self.obey(desired)
-
-        self.world.after(self.world.tempo.message_s(), arrive)
+        """The watchdog pushes a desired state over the connection."""
+        self.line.receive(partial(self.obey, desired))
 
     def obey(self, desired: Desired) -> None:
         """A greater number is obeyed, anything else is old news."""
@@ -272,13 +246,13 @@ class SimulatedMember:
         if self.coming is not None:
             self._go_on(self.coming)
             return
-        self.world.training.changed(self)
+        self._peers.changed(self)
         if isinstance(desired, Closed):
             self.workers = []
         elif self.round is None and self.ending_at is not None:
             self.leave()
         elif self.round is not None:
-            self.world.after(self.world.tempo.enter_s(self.round), lambda: self.enter(desired.number))
+            self._agenda.after(self._agenda.tempo.enter_s(self.round), lambda: self.enter(desired.number))
 
     def turn_to(self, desired: Desired) -> None:
         """Hold it from now on; or, where its replica group goes on, from the end of a step on."""
@@ -295,34 +269,33 @@ class SimulatedMember:
         for local, worker in enumerate(self.workers):
             if worker is Worker.DEAD:
                 self._say_exit(coming, local, "RuntimeError: the replica group has met without it")
-        self.world.training.heard(self, coming)
+        self._peers.heard(self, coming)
 
     def take_up(self, round: Round) -> MemberEntered:
         """Its workers are in the round, and have left nothing for it."""
         last_step = self.step
         self.held, self.coming = round, None
-        self.entered, self.step, self.progress_at, self.nonfinite = round.number, None, self.world.now, None
+        self.entered, self.step, self.progress_at, self.nonfinite = round.number, None, self._agenda.now, None
         return MemberEntered(self.name, round.number, reentrant=True, last_step=last_step)
 
     def go_on(self) -> None:
         """Into the round that it was shown, unless a worker of its replica group cannot."""
         round = self.coming
         assert round is not None
-        if not self.world.training.may_go_on(self, round):
+        if not self._peers.may_go_on(self, round):
             return
-        event = self.take_up(round)
-        self.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
-        self.world.training.entered(round)
+        self.line.tell(self.take_up(round))
+        self._peers.entered(round)
 
     def enter(self, number: int) -> None:
-        world, round = self.world, self.round
+        """Its workers run in that round, unless another came between."""
+        round = self.round
         if not self.alive or round is None or round.number != number or self.entered == number:
             return
-        event = self.come_in(round)
-        self.send_and_remember(lambda: world.carry_out(world.job.record(event, world.now)))
-        world.training.entered(round)
+        self.line.tell(self.come_in(round))
+        self._peers.entered(round)
         if self.coming is not None:
-            world.training.heard(self, self.coming)
+            self._peers.heard(self, self.coming)
 
     def come_in(self, round: Round) -> MemberEntered:
         """Its workers run in the round."""
@@ -331,57 +304,56 @@ class SimulatedMember:
             self.workers = [Worker.RUNNING] * size
         self.ails = False
         self.nonfinite = None
-        last_step, self.entered, self.step, self.progress_at = self.step, round.number, None, self.world.now
+        last_step, self.entered, self.step, self.progress_at = self.step, round.number, None, self._agenda.now
         return MemberEntered(self.name, round.number, reentrant=True, last_step=last_step)
 
     def finish(self, number: int) -> None:
-        event = MemberFinished(self.name, number)
-        self.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
+        """Its workers have made the last step."""
+        self.line.tell(MemberFinished(self.name, number))
 
     def told_to_end(self, within_s: float) -> None:
         """Its pod is being evicted: it stays until its ranks are elsewhere, or the time is up."""
         if not self.alive or self.ending_at is not None:
             return
-        self.ending_at = self.world.now + within_s
-        self.world.ending.add(self.name)
-        event = MemberDeparting(self.name, "SIGTERM", within_s)
-        self.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
-        self.world.after(within_s, self.leave)
+        self.ending_at = self._agenda.now + within_s
+        self._ground.ends(self)
+        self.line.tell(MemberDeparting(self.name, "SIGTERM", within_s))
+        self._agenda.after(within_s, self.leave)
         if self.round is None and self.held is not None:
             self.leave()
 
     def leave(self) -> None:
         """A launcher stopped on purpose; its node goes with it."""
-        if not self.alive or self.name not in self.world.members:
+        if not self.alive:
             return
         event = MemberLeft(self.name, "stopped")
 
         def arrive() -> None:
-            self._has_left = True
-            self.world.carry_out(self.world.job.record(event, self.world.now))
-            self.world.carry_out(self.world.job.observe(Left(self.name), self.world.now))
+            self.line.has_left = True
+            self._watchdog.record(event)
+            self._watchdog.observe(Left(self.name))
 
-        self.send(arrive)
-        self.world.after(0.05, lambda: self.world.remove_node(self, "left"))
+        self.line.send(arrive)
+        self._agenda.after(0.05, lambda: self._ground.remove_node(self, "left"))
         if self.round is not None and self.entered == self.round.number:
             # Else nothing but a time-out of minutes would tell a job that is only observed.
-            self.world.training.broke(self.round, self, for_all=True)
+            self._peers.broke(self.round, self, for_all=True)
 
     # workers
 
     def kill_worker(self, local: int, error: str = "", *, signal: int = 9) -> None:
         """A worker dies of `error`, or by the signal; the launcher says so at once, its peers a little later."""
-        round, world = self.round, self.world
+        round = self.round
         if not self.alive or round is None or self.entered != round.number or self.workers[local] is Worker.DEAD:
             return
         self.workers[local], self.ails = Worker.DEAD, True
-        world.training.changed(self)
+        self._peers.changed(self)
         self._say_exit(self.coming or round, local, error, signal=signal)
-        world.training.broke(round, self)
+        self._peers.broke(round, self)
 
     def _say_exit(self, round: Round, local: int, error: str = "", *, signal: int = 9) -> None:
         """A worker of the newest round that the launcher was shown has ended."""
-        rank, world = self.first_rank(round) + local, self.world
+        rank = self.first_rank(round) + local
         exit = WorkerExited(
             round.number,
             rank,
@@ -392,9 +364,7 @@ class SimulatedMember:
             raised=error,
             began=self.step is not None,
         )
-        self.send_and_remember(
-            lambda: world.carry_out(world.job.observe(Exited(self.name, self.node, exit), world.now))
-        )
+        self.line.show(Exited(self.name, self.node, exit))
 
     def stop_worker(self, local: int) -> None:
         self._hold_worker(local, Worker.STOPPED)
@@ -406,7 +376,7 @@ class SimulatedMember:
     def _hold_worker(self, local: int, how: Worker) -> None:
         if self.alive and self.workers and self.workers[local] is Worker.RUNNING:
             self.workers[local], self.ails = how, True
-            self.world.training.changed(self)
+            self._peers.changed(self)
 
     def collective_failed(self, round: Round, *, across: bool = False) -> None:
         """A live worker's collective failed because a peer went; `across`: one of another replica group."""
@@ -414,11 +384,7 @@ class SimulatedMember:
             return
         says, rank = "Connection closed by peer", self.first_rank(round)
         failure = CollectiveFailed(round.number, rank, 0.001, says, across=across)
-        self.send_and_remember(
-            lambda: self.world.carry_out(
-                self.world.job.observe(CollectiveBroke(self.name, self.node, failure), self.world.now)
-            )
-        )
+        self.line.show(CollectiveBroke(self.name, self.node, failure))
 
     def first_rank(self, round: Round) -> int:
         share = round.share_of(self.name)
@@ -428,45 +394,40 @@ class SimulatedMember:
     def flip_bit(self) -> None:
         """A bit of one worker's parameters flips, and nobody says so."""
         if self.alive and self.round is not None and self.entered == self.round.number:
-            self.wrong.add(self.world.draw.randrange(len(self.workers)))
-            self.world.training.ever_wrong.add(self.node)
+            self.wrong.add(self._agenda.draw.randrange(len(self.workers)))
+            self._peers.ever_wrong.add(self.node)
 
     def not_finite(self, step: int, *, loss: bool) -> None:
         """The loss of its ranks, or their gradient norm alone, is NaN; the first such step of a round is kept."""
         if self.nonfinite is None:
             told = NonFinite(step, 0.0, step, 1, "nan" if loss else "", "nan")
-            self.nonfinite = (self.world.now, told)
+            self.nonfinite = (self._agenda.now, told)
 
     # the agent
 
     def report(self, events: tuple[NodeEvent, ...] = ()) -> None:
-        """One node report."""
-        if not self.alive:
-            return
-        self._reports += 1
-        report = self.conditions.added_to(
-            NodeReport(self.node, self.boot, self._reports, ranks=self._samples(), events=events), self.world.now
-        )
-        self.send(lambda: self.world.carry_out(self.world.job.observe(Reported(report), self.world.now)))
+        """Its agent reports."""
+        if self.alive:
+            self.agent.report(self.boot, self._samples(), events)
 
     def _report_on(self, sight: int) -> None:
         if self.alive and sight == self._sight:
             self.report()
-            self.world.after(1.0, lambda: self._report_on(sight))
+            self._agenda.after(1.0, partial(self._report_on, sight))
 
     def _nonfinite(self) -> NonFinite | None:
         if self.nonfinite is None:
             return None
         since, told = self.nonfinite
-        return msgspec.structs.replace(told, age_s=self.world.now - since)
+        return msgspec.structs.replace(told, age_s=self._agenda.now - since)
 
     def _samples(self) -> tuple[RankSample, ...]:
         round = self.round
         if round is None or self.entered != round.number:
             return ()
-        self.world.training.look(self)
-        age = max(0.0, self.world.now - self.progress_at)
-        first, work_of = self.first_rank(round), self.world.training.work_of
+        self._peers.look(self)
+        age = max(0.0, self._agenda.now - self.progress_at)
+        first, work_of = self.first_rank(round), self._peers.work_of
         return tuple(
             RankSample(
                 round=round.number,
@@ -477,7 +438,7 @@ class SimulatedMember:
                 phase_age_s=age,
                 pulse_age_s=0.05 if worker in (Worker.RUNNING, Worker.STUCK) else age,
                 step=self.step,
-                step_time_s=self.world.training.step_time_s,
+                step_time_s=self._peers.step_time_s,
                 loss=1.0,
                 nonfinite=self._nonfinite(),
                 work=work_of(self, local, first + local) if self.step is not None else None,

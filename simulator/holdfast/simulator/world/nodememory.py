@@ -1,16 +1,14 @@
 """Snapshots in the members' memory, and the copies that others keep: what a node held goes with the node."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Final
 
 from holdfast.api.round import Round
+from holdfast.simulator.world.agenda import Agenda
+from holdfast.simulator.world.member import SimulatedMember
 
-if TYPE_CHECKING:
-    from holdfast.simulator.world.world import World
-
-ARENAS = 2  # of each place's images a member holds so many
+ARENAS: Final = 2  # of each place's images a member holds so many
 
 
 @dataclass(frozen=True)
@@ -28,19 +26,19 @@ class Image:
 class Memory:
     """What all members hold, by their names."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, agenda: Agenda, members: Mapping[str, SimulatedMember]) -> None:
+        self._agenda, self._members = agenda, members
         self._held: dict[str, list[Image]] = {}
 
     def take(self, round: Round, step: int) -> None:
         """Every member of the round keeps its part; its keepers have theirs a little later."""
         assert round.memory is not None
         for place, share in enumerate(round.ranks):
-            wrong = bool(self._world.members[share.member].wrong)
-            now = self._world.now
+            wrong = bool(self._members[share.member].wrong)
+            now = self._agenda.now
             self._keep(share.member, Image(now, round.number, step, place, len(round.ranks), wrong))
             for keeper in round.memory.keepers[place]:
-                there_at = now + self._world.tempo.copy_s()
+                there_at = now + self._agenda.tempo.copy_s()
                 copy = Image(there_at, round.number, step, place, len(round.ranks), wrong)
                 self._keep(round.ranks[keeper].member, copy)
 
@@ -54,13 +52,13 @@ class Memory:
         found: dict[tuple[int, int], dict[int, Image]] = {}
         for share in round.ranks:
             for image in self._held.get(share.member, ()):
-                if image.round >= round.memory.since_round and image.at <= self._world.now:
+                if image.round >= round.memory.since_round and image.at <= self._agenda.now:
                     found.setdefault((image.round, image.step), {})[image.place] = image
         whole = [key for key, parts in found.items() if len(parts) == next(iter(parts.values())).places]
         return tuple(found[max(whole)].values()) if whole else ()
 
     def _keep(self, member: str, image: Image) -> None:
-        if member not in self._world.members:
+        if member not in self._members:
             return
         held = self._held.setdefault(member, [])
         of_place = [each for each in held if each.place == image.place]

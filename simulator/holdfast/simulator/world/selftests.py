@@ -1,51 +1,57 @@
 """Self-tests as a simulated launcher makes them: when no worker runs, with an answer or without."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
 
 from holdfast.api.event import MemberTested
+from holdfast.api.round import Round
 from holdfast.api.selftest import TOPOLOGY, BadLink, CheckResult, Judged, TestWanted, Verdict
+from holdfast.simulator.world.line import Line
 
-if TYPE_CHECKING:
-    from holdfast.simulator.world.member import SimulatedMember
 
-NEVER_ANSWERS: Final = 0.05
+class Tested(Protocol):
+    """The member whose launcher makes them. `round` is the one that its workers are in."""
+
+    name: str
+    line: Line
+    alive: bool
+    is_misfit: bool
+
+    @property
+    def round(self) -> Round | None: ...
 
 
 class SelfTests:
-    """Those of one member."""
+    """Those of one member. `answers`: whether the one that begins will; `verdict`: what it says of the devices."""
 
-    def __init__(self, member: SimulatedMember) -> None:
-        self._member = member
+    def __init__(self, member: Tested, *, answers: Callable[[], bool], verdict: Callable[[], Verdict]) -> None:
+        self._member, self._line, self._agenda = member, member.line, member.line.agenda
+        self._answers, self._verdict = answers, verdict
         self._wanted: TestWanted | None = None
 
     def ask(self, wanted: TestWanted) -> None:
         """The watchdog asks for one over the member's connection."""
-        member, connection = self._member, self._member.connection
+        self._line.receive(partial(self._begin, wanted))
 
-        def arrive() -> None:
-            if member.is_reached_by(connection):
-                self._wanted = wanted
-                self._test(wanted)
-
-        member.world.after(member.world.tempo.message_s(), arrive)
+    def _begin(self, wanted: TestWanted) -> None:
+        self._wanted = wanted
+        self._test(wanted)
 
     def _test(self, wanted: TestWanted) -> None:
-        """Begin once no worker runs; some never answer."""
-        member, world = self._member, self._member.world
-        if not member.alive or self._wanted is not wanted:
+        """Start once no worker runs; some never answer."""
+        if not self._member.alive or self._wanted is not wanted:
             return
-        if member.round is not None:
-            world.after(0.5, lambda: self._test(wanted))
-        elif world.sound or world.draw.random() > NEVER_ANSWERS:
-            world.after(world.tempo.test_s(), lambda: self._answer(wanted))
+        if self._member.round is not None:
+            self._agenda.after(0.5, partial(self._test, wanted))
+        elif self._answers():
+            self._agenda.after(self._agenda.tempo.test_s(), partial(self._answer, wanted))
 
     def _answer(self, wanted: TestWanted) -> None:
-        member, world = self._member, self._member.world
+        member = self._member
         if not member.alive or self._wanted is not wanted:
             return
-        verdict = world.verdict_of(member)
+        verdict = self._verdict()
         if member.round is not None:
             verdict = Verdict.UNKNOWN  # a round came between
         checks: tuple[CheckResult, ...] = ()
@@ -55,12 +61,11 @@ class SelfTests:
         links = None
         if wanted.links is not None and wanted.links.leads and verdict is not Verdict.UNKNOWN:
             links = self._judged(wanted.links.members, verdict)
-        event = MemberTested(member.name, wanted.number, wanted.level, verdict, checks, links=links)
-        member.send_and_remember(lambda: world.carry_out(world.job.record(event, world.now)))
+        self._line.tell(MemberTested(member.name, wanted.number, wanted.level, verdict, checks, links=links))
 
     def _judged(self, members: tuple[str, ...], verdict: Verdict) -> Judged:
         """What it found as the lead of a test of links: a link, a node, or somebody who did not come."""
-        draw = self._member.world.draw
+        draw = self._agenda.draw
         if verdict is Verdict.PASSED:
             return Judged(verdict, says="all alike")
         one, other = (draw.choice(members) for _ in range(2))

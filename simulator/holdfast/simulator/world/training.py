@@ -5,23 +5,24 @@ groups are being formed. How steps are made is for who fills `_stand` and `_hear
 many as time makes.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from holdfast.api.checkpoint import TOLD_MAX, StoredCheckpoint
-from holdfast.api.event import CheckpointRecorded, RestoreReported, StorageListed
+from holdfast.api.event import CheckpointRecorded, MemberReady, RestoreReported, StorageListed
 from holdfast.api.membership import SaveWanted
 from holdfast.api.round import MemberRanks, Round, Tier
 from holdfast.api.telemetry import ParametersFingerprinted, StepWork
-from holdfast.simulator.world.member import SimulatedMember
-from holdfast.simulator.world.shares import Group
+from holdfast.simulator.world.disk import Disk
+from holdfast.simulator.world.member import Peers, SimulatedMember
+from holdfast.simulator.world.nodememory import Memory
+from holdfast.simulator.world.watchdog import Watchdog
+from holdfast.simulator.world.witness import Witness
 
-if TYPE_CHECKING:
-    from holdfast.simulator.world.world import World
+Group = tuple[int, str]
+"""A replica group: the round in which it was formed, and its first member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,22 @@ class Found:
     wrong: bool
 
 
-class Training:
+class Place(NamedTuple):
+    """Where training happens: who may take part, what it saves to and restores from, and who looks on."""
+
+    watchdog: Watchdog
+    members: Mapping[str, SimulatedMember]
+    disk: Disk
+    memory: Memory
+    witness: Witness
+
+
+class Training(Peers):
     """The job's own progress, round by round."""
 
-    def __init__(self, world: World, step_time_s: float) -> None:
-        self.world = world
+    def __init__(self, place: Place, step_time_s: float) -> None:
+        self.watchdog, self.members, self.disk, self.memory, self.witness = place
+        self.agenda = place.watchdog.agenda
         self.step_time_s = step_time_s
         self.newest = 0  # the number of the newest round that all were in
         self._missing = ""  # who was not in a round when all were counted last
@@ -57,18 +69,22 @@ class Training:
         self._wanted[wanted.round] = max(self._wanted.get(wanted.round, wanted.number), wanted.number)
 
     def changed(self, member: SimulatedMember) -> None:
-        """Something about the member's workers, or where they are, is not what it was."""
+        pass
 
     def look(self, member: SimulatedMember) -> None:
-        """Somebody looks how far the member's ranks are."""
+        pass
 
     def work_of(self, member: SimulatedMember, local: int, rank: int) -> StepWork | None:
-        """What the steps of a rank of the member's were made of, since its round began; None: it does not say."""
         return None
+
+    def watched(self, round: Round) -> list[SimulatedMember]:
+        """The members of the round of which somebody would hear that a collective of theirs failed."""
+        members = (self.members.get(share.member) for share in round.ranks)
+        return [member for member in members if member is not None]
 
     def members_of(self, round: Round) -> list[SimulatedMember] | None:
         """The members that train in the round when all of them are in it with every worker running, else None."""
-        known, number, last, there = self.world.members, round.number, self._missing, []
+        known, number, last, there = self.members, round.number, self._missing, []
         if round.trains(last) and not ((absent := known.get(last)) and self.is_in(absent, round)):
             return None  # as when somebody asked last, for thousands
         for share in round.ranks[: round.training]:
@@ -89,7 +105,7 @@ class Training:
             self.newest = round.number
             saver = (round.groups[0].epoch, round.ranks[0].member) if round.groups else None
             if not round.goes_on or saver != self._saver:
-                self.world.disk.raise_fence(round.number)
+                self.disk.raise_fence(round.number)
             self._saver = saver
             self._stand(round)
         if round.groups:
@@ -129,20 +145,29 @@ class Training:
             if key not in self._formed and self._group_of(shares, group.epoch) is not None:
                 self._formed.add(key)
                 come = partial(self._come_to_the_door, shares, group.epoch)
-                self.world.after(self.world.tempo.door_s(len(shares)), come)
+                self.agenda.after(self.agenda.tempo.door_s(len(shares)), come)
 
     def _come_to_the_door(self, shares: Sequence[MemberRanks], epoch: int) -> None:
         members = self._group_of(shares, epoch)
         if members is None:
             return  # it failed meanwhile
-        if self.world.is_apart(members):
-            self.world.after(1.0, partial(self._come_to_the_door, shares, epoch))
+        if self._is_apart(members):
+            self.agenda.after(1.0, partial(self._come_to_the_door, shares, epoch))
             return
-        self.world.tell_ready(members, epoch)
+        self._tell_ready(members, epoch)
+
+    def _is_apart(self, members: Sequence[SimulatedMember]) -> bool:
+        """Whether some of them cannot reach the others."""
+        return False
+
+    def _tell_ready(self, members: Sequence[SimulatedMember], epoch: int) -> None:
+        """Their workers wait for the other groups at the end of a step."""
+        for member in members:
+            member.line.tell(MemberReady(member.name, epoch))
 
     def _group_of(self, shares: Sequence[MemberRanks], epoch: int) -> list[SimulatedMember] | None:
         """The members of a replica group when all of them are in it with every worker running, else None."""
-        members = [self.world.members.get(share.member) for share in shares]
+        members = [self.members.get(share.member) for share in shares]
         there = [each for each in members if each is not None and each.epoch == epoch and _is_whole(each)]
         return there if len(there) == len(shares) else None
 
@@ -155,53 +180,51 @@ class Training:
         assert first is not None
         place = round.ranks.index(first)
         size = next(each.members for each in round.groups if each.epoch == seat.group.epoch)
-        known = (self.world.members.get(share.member) for share in round.ranks[place : place + size])
+        known = (self.members.get(share.member) for share in round.ranks[place : place + size])
         return all(each is not None and each.alive and not each.ails for each in known)
 
     def newcomers(self, round: Round) -> list[SimulatedMember]:
         """Those of the round that train and do not have the state: they copy it from a group that has."""
         shares = round.ranks[: round.training]
-        return [self.world.members[each.member] for each in shares if each.member not in self.holders]
+        return [self.members[each.member] for each in shares if each.member not in self.holders]
 
     def tell_restored(self, round: Round, found: Found) -> None:
         """The state is restored, and everybody has loaded parts of the same."""
         if found.wrong:
             for share in round.ranks[: round.training]:
-                self.world.members[share.member].wrong = set(range(share.local_size))
+                self.members[share.member].wrong = set(range(share.local_size))
         else:
-            for member in [each for each in self.world.members.values() if each.wrong and round.trains(each.name)]:
+            for member in [each for each in self.members.values() if each.wrong and round.trains(each.name)]:
                 member.wrong = set()
-        first = self.world.members[round.ranks[0].member]
-        event = RestoreReported(round.number, found.step, tier=found.tier)
-        first.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
+        first = self.members[round.ranks[0].member]
+        first.line.tell(RestoreReported(round.number, found.step, tier=found.tier))
         self._list_storage(round, first, found.step)
 
     def _list_storage(self, round: Round, first: SimulatedMember, start: int | None) -> None:
         """Rank 0 tells what storage holds of the history that goes on."""
-        there = [(step, healthy) for step, healthy in self.world.disk.there.items() if step <= (start or 0)]
+        there = [(step, healthy) for step, healthy in self.disk.there.items() if step <= (start or 0)]
         listed = tuple(
-            StoredCheckpoint(step, self.world.disk.rounds[step], f"step-{step}", healthy=healthy)
+            StoredCheckpoint(step, self.disk.rounds[step], f"step-{step}", healthy=healthy)
             for step, healthy in sorted(there, reverse=True)[:TOLD_MAX]
         )
-        event = StorageListed(round.number, "/ckpt", len(there), listed)
-        first.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
+        first.line.tell(StorageListed(round.number, "/ckpt", len(there), listed))
 
     def restore(self, round: Round) -> Found:
         """Where the round begins, as its directive says."""
         found = self._found(round)
-        self.world.disk.go_on(found.step, round.restore.verified)
+        self.disk.go_on(found.step, round.restore.verified)
         return found
 
     def _found(self, round: Round) -> Found:
         directive = round.restore
-        start = self.world.disk.newest(directive.step, directive.unhealthy_from)
+        start = self.disk.newest(directive.step, directive.unhealthy_from)
         if directive.tier is Tier.NONE:
             start = None
-        self.is_sick = start is not None and not self.world.disk.there[start]
+        self.is_sick = start is not None and not self.disk.there[start]
         if round.restore.tier is not Tier.MEMORY:
             self.rewound_by = round.number
-        elif round.memory is not None and (images := self.world.memory.newest(round)):
-            self.world.witness.remembered(images)
+        elif round.memory is not None and (images := self.memory.newest(round)):
+            self.witness.remembered(images)
             if images[0].step > (start or 0):
                 self.is_sick = (images[0].round, images[0].step) in self._sick
                 return Found(images[0].step, Tier.MEMORY, any(image.wrong for image in images))
@@ -221,15 +244,14 @@ class Training:
 
         `cost_s`: for how long training stood still for it, and how long it took in all.
         """
-        first = self.world.members.get(round.ranks[0].member)
+        first = self.members.get(round.ranks[0].member)
         if first is None or not first.alive or not _went_on(first, round):
             return
-        if not self.world.disk.commit(round.number, step, healthy=healthy):
-            self.world.note(f"commit of step {step} by round {round.number} was fenced")
+        if not self.disk.commit(round.number, step, healthy=healthy):
+            self.agenda.note(f"commit of step {step} by round {round.number} was fenced")
             return
         (self._tainted.add if tainted else self._tainted.discard)(step)
-        event = CheckpointRecorded(round.number, step, "/ckpt", wanted, *cost_s)
-        first.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
+        first.line.tell(CheckpointRecorded(round.number, step, "/ckpt", wanted, *cost_s))
 
     def broke(self, round: Round, where: SimulatedMember, *, for_all: bool = False) -> None:
         """A worker died: its peers' collectives fail within milliseconds, or never, unless they do `for_all`.
@@ -237,13 +259,13 @@ class Training:
         Those of other replica groups fail between groups, and only of one that trains.
         """
         trains = round.trains(where.name)
-        for member in self.world.watched(round):
+        for member in self.watched(round):
             is_across = bool(round.groups) and not _share_a_group(round, member, where)
             if is_across and not (trains and round.trains(member.name)):
                 continue
-            if for_all or self.world.draw.random() < 0.7:
+            if for_all or self.agenda.draw.random() < 0.7:
                 fail = partial(member.collective_failed, round, across=is_across)
-                self.world.after(self.world.draw.uniform(0.002, 0.1), fail)
+                self.agenda.after(self.agenda.draw.uniform(0.002, 0.1), fail)
 
 
 def _is_whole(member: SimulatedMember) -> bool:

@@ -1,53 +1,53 @@
 """A whole job in virtual time: the real brain, detectors and journal; everything around them simulated.
 
-One seed is one schedule. Time is a heap of things due; nothing sleeps and nothing reads a clock. Connections keep
-their order like TCP does, break at any moment, and lose what was under way; a launcher that reconnects repeats
-what it cannot know to have arrived. A message may be late, never reordered within its connection.
+One seed is one schedule. A world puts together the watchdog's process (`watchdog.py`), the members with their
+lines to it (`member.py`, `line.py`), what their workers do together (`training.py`), and, here, the cluster that
+carries out the watchdog's plan.
 
 Training and what memory holds of it come in two resolutions, step by step (`steps.py`) or as arithmetic; all else
 is the same for two nodes and for twelve thousand, but for who is in sight (`SimulatedMember`).
 """
 
-import heapq
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Final
 
-from holdfast.api.event import Event, JobSubmitted, MemberJoined, MemberReady, NodeChanged, PodChanged
+from holdfast.api.event import Event, JobSubmitted, MemberJoined, NodeChanged, PodChanged
 from holdfast.api.intervention import InterventionOutcome, InterventionRequest
 from holdfast.api.membership import SaveWanted
 from holdfast.api.plan import NodeState, Plan, PodState
 from holdfast.api.policy import Policy
-from holdfast.api.round import Desired, Round
+from holdfast.api.round import Desired
 from holdfast.api.selftest import TestWanted, Verdict
 from holdfast.api.status import JobPhase
+from holdfast.simulator.world.agenda import Agenda
 from holdfast.simulator.world.cluster import Cluster, Supplied
 from holdfast.simulator.world.disk import Disk
 from holdfast.simulator.world.member import SimulatedMember
 from holdfast.simulator.world.nodememory import Memory
 from holdfast.simulator.world.tempo import Tempo
-from holdfast.simulator.world.training import Training
+from holdfast.simulator.world.training import Place, Training
+from holdfast.simulator.world.watchdog import Watchdog
 from holdfast.simulator.world.witness import Witness
-from holdfast.watchdog import brain
 from holdfast.watchdog.brain.selftests import wanted_of
 from holdfast.watchdog.brain.step import Answered, Dismiss, Effect, Examine, Publish, Save, Show
-from holdfast.watchdog.detectors.detector import Connected, Disconnected
+from holdfast.watchdog.detectors.detector import Connected
 from holdfast.watchdog.job import Job
 from holdfast.watchdog.senses import SensesFor
 from holdfast.watchdog.store.store import Store
 
-BEGINS_AT: Final = 1000.0
+NEVER_ANSWERS: Final = 0.05
 VERDICTS: Final = (0.9, 0.04, 0.06)  # passed, failed, unknown
 
 
-class World:
+class World(Agenda):
     """The watchdog, its members, the disk they share and the cluster under them.
 
-    Whoever makes one for a purpose says by overriding how training and memory are simulated, what watches, and who
-    is in sight. `sound`: every device passes its self-tests.
+    Whoever makes one for a purpose says by overriding how training and memory are simulated, and who is in sight.
+    `sound`: every device passes its self-tests.
     """
 
     sees_newcomers = True
+    sound = True
+    checkpoints_kept: int | None = None
 
     def __init__(
         self,
@@ -57,23 +57,17 @@ class World:
         senses_for: SensesFor,
         cluster: Cluster,
         tempo: Tempo,
-        sound: bool = False,
+        witness: Witness | None = None,
     ) -> None:
-        self.policy, self.store, self.draw, self.sound = policy, store, tempo.draw, sound
-        self.tempo, self.cluster, self._senses_for = tempo, cluster, senses_for
-        self.witness = Witness()
-        self.now = BEGINS_AT
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = 0
-        self.disk = Disk()
-        self.memory, self.training = self._resolution()
+        super().__init__(tempo)
+        self.policy, self.store, self.cluster = policy, store, cluster
+        self.witness = witness or Witness()
+        self.disk = Disk(self.checkpoints_kept)
         self.members: dict[str, SimulatedMember] = {}
-        self.up = True
-        self.epoch = 0  # of the watchdog: connections of an older one are dead
+        self.watchdog = Watchdog(policy.job, self, store, senses_for=senses_for, carry_out=self.carry_out)
+        self.memory = self._memory()
+        self.training = self._training(Place(self.watchdog, self.members, self.disk, self.memory, self.witness))
         self.plan: Plan | None = None
-        self.log: list[str] = []
-        self.job = self._new_job()
-        self._wakeup: float | None = None
         self.draining: set[str] = set()
         self.ending: set[str] = set()  # members that were told to end
         self.asked: dict[str, InterventionRequest] = {}  # by id: what people asked for
@@ -81,43 +75,32 @@ class World:
         self._operator_away_until = 0.0
         self._unsaid: list[Event] = []
 
-    def _resolution(self) -> tuple[Memory, Training]:
-        """How training is simulated, and what memory holds of it."""
+    def _training(self, place: Place) -> Training:
+        """How training is simulated."""
         raise NotImplementedError
+
+    def _memory(self) -> Memory:
+        """What is known of snapshots in memory."""
+        return Memory(self, self.members)
+
+    @property
+    def job(self) -> Job:
+        """The real thing, in the watchdog's process that runs now or did last."""
+        return self.watchdog.job
 
     def begin(self) -> None:
         """The job is submitted, and its first pods start."""
-        self.carry_out(self.job.record(JobSubmitted(self.policy), self.now))
+        self.watchdog.record(JobSubmitted(self.policy))
         self.start_pods()
 
     def start_pods(self) -> None:
         """The first ones: as any others, as the plan says."""
         self.follow_plan()
 
-    def _new_job(self) -> Job:
-        fence = self.store.claim()
-        return Job(self.policy.job, store=self.store, fence=fence, brain=brain, senses_for=self._senses_for)
+    def happened(self) -> None:
+        self.witness.check()
 
-    # time
-
-    def after(self, delay_s: float, what: Callable[[], None]) -> None:
-        """Do something later."""
-        self._count += 1
-        heapq.heappush(self._due, (self.now + delay_s, self._count, what))
-
-    def run(self, seconds: float) -> None:
-        """Let virtual time pass, checking every promise after everything that happens."""
-        end = self.now + seconds
-        while self._due and self._due[0][0] <= end:
-            self.now, _, what = heapq.heappop(self._due)
-            what()
-            self.witness.check()
-        self.now = end
-
-    def note(self, what: str) -> None:
-        self.log.append(f"{self.now:9.3f} {what}")
-
-    # the watchdog
+    # the watchdog's shell
 
     def carry_out(self, effects: tuple[Effect, ...]) -> None:
         """What the watchdog's shell does with effects."""
@@ -133,7 +116,7 @@ class World:
             elif isinstance(effect, Dismiss):
                 for dismissed in [self.members.get(name) for name in effect.members]:
                     if dismissed is not None:
-                        dismissed.dismissed()
+                        dismissed.line.dismissed()
             elif isinstance(effect, Examine):
                 if (examined := self.members.get(effect.member)) is not None:
                     self.examine(examined, effect.wanted)
@@ -141,7 +124,7 @@ class World:
                 self.answers.setdefault(effect.outcome.id, []).append(effect.outcome)
             elif isinstance(effect, Save):
                 self.training.want(effect.wanted)
-        self._schedule_wakeup()
+        self.watchdog.schedule_wakeup()
 
     def show(self, desired: Desired) -> None:
         """The watchdog pushes a desired state over every connection."""
@@ -152,80 +135,47 @@ class World:
         """The member is asked for a self-test."""
         member.tests.ask(wanted)
 
-    def verdict_of(self, member: SimulatedMember) -> Verdict:
-        """What a self-test says of the member's devices."""
-        return Verdict.PASSED if self.sound else self.draw.choices(tuple(Verdict), VERDICTS)[0]
-
-    def watched(self, round: Round) -> list[SimulatedMember]:
-        """The members of the round of which somebody would hear that a collective of theirs failed."""
-        members = (self.members.get(share.member) for share in round.ranks)
-        return [member for member in members if member is not None]
-
-    def is_apart(self, members: Iterable[SimulatedMember]) -> bool:
-        """Whether some of them cannot reach the others."""
-        return False
-
-    def tell_ready(self, members: Sequence[SimulatedMember], epoch: int) -> None:
-        """The workers of a replica group wait for the other groups at the end of a step."""
-        for member in members:
-            event = MemberReady(member.name, epoch)
-            member.send_and_remember(partial(self._record, event))
-
-    def _record(self, event: Event) -> None:
-        self.carry_out(self.job.record(event, self.now))
-
-    def _schedule_wakeup(self) -> None:
-        at = self.job.next_wakeup(self.now)
-        if at is None or (self._wakeup is not None and self.now < self._wakeup <= at):
-            return
-        self._wakeup = at = max(at, self.now + 0.001)
-        epoch = self.epoch
-        self.after(at - self.now, lambda: self._wake(epoch, at))
-
-    def _wake(self, epoch: int, at: float) -> None:
-        if self.up and epoch == self.epoch and at == self._wakeup:  # else it was put forward
-            self._wakeup = None
-            self.carry_out(self.job.elapse(self.now))
+    def joined(self, member: SimulatedMember, join: MemberJoined) -> None:
+        """A launcher's connection is accepted; the current desired state is its answer."""
+        job = self.job
+        if job.state.round is not None:
+            job.reached(join.shown, member.name)
+            self.witness.reached(job.stopped)
+        if member.in_sight:
+            self.watchdog.observe(Connected(member.name, member.node))
+        self.watchdog.record(join)
+        saving = job.state.saving
+        if saving is not None and saving.saved is None:
+            self.training.want(SaveWanted(saving.round, saving.number))
+        if (trial := job.state.trials.get(member.name)) is not None:
+            member.tests.ask(wanted_of(job.state, trial))
+        if job.state.desired is not None:
+            member.show(job.state.desired)
 
     def kill_watchdog(self, away_s: float) -> None:
-        """SIGKILL: what was in memory is gone, every connection closes."""
-        if not self.up:
+        """Its process goes, and every connection closes."""
+        if not self.watchdog.up:
             return
         self.note(f"watchdog killed for {away_s:.1f} s")
         self.witness.leaves()
-        self.up = False
-        self.epoch += 1
+        self.watchdog.kill()
         for member in list(self.members.values()):
-            member.disconnect()
+            member.line.disconnect()
         self.after(away_s, self._start_watchdog)
 
     def _start_watchdog(self) -> None:
         self.note("watchdog starts")
-        self.job = self._new_job()
-        self.job.restore()
-        self.up = True
-        self._wakeup = None
-        self.carry_out(self.job.resume(self.now))
+        self.watchdog.start()
 
-    def joined(self, member: SimulatedMember, join: MemberJoined) -> Desired | None:
-        """A launcher's connection is accepted; the current desired state is its answer."""
-        if self.job.state.round is not None:
-            self.job.reached(join.shown, member.name)
-            self.witness.reached(self.job.stopped)
-        if member.in_sight:
-            self.carry_out(self.job.observe(Connected(member.name, member.node), self.now))
-        self.carry_out(self.job.record(join, self.now))
-        saving = self.job.state.saving
-        if saving is not None and saving.saved is None:
-            self.training.want(SaveWanted(saving.round, saving.number))
-        if (trial := self.job.state.trials.get(member.name)) is not None:
-            member.tests.ask(wanted_of(self.job.state, trial))
-        return self.job.state.desired
+    # self-tests
 
-    def closed(self, member: str) -> None:
-        """A launcher's connection closed without a word."""
-        if self.up:
-            self.carry_out(self.job.observe(Disconnected(member), self.now))
+    def answers_test(self) -> bool:
+        """Whether a self-test that begins ever ends."""
+        return self.sound or self.draw.random() > NEVER_ANSWERS
+
+    def verdict_of(self, member: SimulatedMember) -> Verdict:
+        """What a self-test says of the member's devices."""
+        return Verdict.PASSED if self.sound else self.draw.choices(tuple(Verdict), VERDICTS)[0]
 
     # the cluster
 
@@ -256,7 +206,7 @@ class World:
         """A pod on a node that the cluster gave, as the operator tells; its launcher runs after that time."""
         if given.rack:
             self.tell(NodeChanged(given.node, NodeState.READY, rack=given.rack))
-        member = SimulatedMember(self, given, in_sight=self.sees_newcomers)
+        member = SimulatedMember(given, self, self.training, self.watchdog, in_sight=self.sees_newcomers)
         self.members[given.member] = member
         member.start(after_s, warm=warm)
         return member
@@ -285,15 +235,19 @@ class World:
 
     def _say(self) -> None:
         while self._unsaid:
-            if not self.up or self.now < self._operator_away_until:
+            if not self.watchdog.up or self.now < self._operator_away_until:
                 self.after(1.0, self._say)
                 return
-            self.carry_out(self.job.record(self._unsaid.pop(0), self.now))
+            self.watchdog.record(self._unsaid.pop(0))
 
     def lose_operator(self, away_s: float) -> None:
         """The operator is gone for a while, and then looks at everything again."""
         self._operator_away_until = max(self._operator_away_until, self.now + away_s)
         self.after(self._operator_away_until - self.now + 0.01, self.follow_plan)
+
+    def ends(self, member: SimulatedMember) -> None:
+        """The member's pod is being evicted, and so is soon gone."""
+        self.ending.add(member.name)
 
     def lose(self, member: SimulatedMember, why: str) -> None:
         """The node goes, unless it went before."""

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.api.finding import FindingKind
+from holdfast.api.finding import OF_NODES, FindingKind
 from holdfast.api.incident import Incident, Rung
 from holdfast.api.place import FaultFamily, Place
 from holdfast.watchdog.brain.gatherings import Exposure, Located, family_of, nodes_of
@@ -34,20 +34,7 @@ BAND_C: Final = 10
 NOTHING_KNOWN: Final[Mapping[str, float]] = MappingProxyType({})
 
 # What breaks by itself. What a script or its data did is no failure of the fleet.
-OF_THE_FLEET: Final = frozenset(
-    {
-        FindingKind.PROCESS_EXIT,
-        FindingKind.COLLECTIVE_FAILED,
-        FindingKind.MEMBER_LOST,
-        FindingKind.HANG,
-        FindingKind.XID,
-        FindingKind.GPU_LOST,
-        FindingKind.CONDITION,
-        FindingKind.THERMAL,
-        FindingKind.SELF_TEST,
-        FindingKind.CORRUPTION,
-    }
-)
+OF_THE_FLEET: Final = OF_NODES | {FindingKind.PROCESS_EXIT, FindingKind.COLLECTIVE_FAILED, FindingKind.HANG}
 
 
 class Failure(msgspec.Struct, frozen=True):

@@ -60,7 +60,6 @@ class Spent(msgspec.Struct, frozen=True):
     held_s: float
     gpu_s: float
     useful_gpu_s: float
-    lost_gpu_s: float
     cost: float
 
 
@@ -325,7 +324,6 @@ class Ledger(msgspec.Struct, frozen=True):
             held_s=accounts.of(Row.SUSPENDED).wall_us / 1e6,
             gpu_s=total.gpu_s,
             useful_gpu_s=kept.gpu_s,
-            lost_gpu_s=lost.gpu_s,
             cost=total.price,
         )
 

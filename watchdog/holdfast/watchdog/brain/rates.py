@@ -14,7 +14,7 @@ from math import exp, lgamma, log, sqrt
 from statistics import NormalDist
 from typing import Final
 
-from holdfast.api.finding import FindingKind
+from holdfast.api.finding import OF_NODES
 from holdfast.api.fleet import Rate
 from holdfast.watchdog.brain.failures import HOUR_S, WEEK_S, Failure, Failures, band_of, hour_of
 from holdfast.watchdog.brain.saves import NODE_FAILURES_PER_DAY
@@ -24,18 +24,6 @@ CONFIDENCE: Final = 0.95
 EXACT_MAX: Final = 100
 # A job's own failures are among the fleet's: with fewer than these they would count twice.
 ENOUGH: Final = 5.0
-# What takes a node out of a job, as those that were published; a hang or a dead process leaves it in.
-OF_NODES: Final = frozenset(
-    {
-        FindingKind.MEMBER_LOST,
-        FindingKind.XID,
-        FindingKind.GPU_LOST,
-        FindingKind.CONDITION,
-        FindingKind.THERMAL,
-        FindingKind.SELF_TEST,
-        FindingKind.CORRUPTION,
-    }
-)
 # How long a node is away until it was repaired and tested. Our own assumption: a working day.
 AWAY_S: Final = DAY_S
 SPARES_MAX: Final = 4096

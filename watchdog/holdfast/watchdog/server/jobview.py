@@ -116,7 +116,6 @@ class JobView:
             status,
             flops=policy.flops if policy else None,
             hour=Hour(amount, ledger.currency) if amount is not None else None,
-            silent_after_s=silent_after_s(policy) if policy else 0.0,
         )
         self._tell("job", told, msgspec.structs.replace(told, status=msgspec.structs.replace(status, now=0.0)))
 

@@ -14,8 +14,8 @@ from holdfast.api.event import NodeChanged
 from holdfast.api.plan import NodeState
 from holdfast.api.telemetry import GpuDisappeared, PreemptionNoticed, XidRaised
 from holdfast.simulator.fault import Fault, Reach, Spread, Symptom
-from holdfast.simulator.fleetworld import FleetWorld
-from holdfast.simulator.machines import Machine
+from holdfast.simulator.fleet.fleetworld import FleetWorld
+from holdfast.simulator.fleet.machines import Machine
 from holdfast.simulator.world.member import SimulatedMember
 
 # A GPU that fell off the bus: what an error means where the fault does not say which it is.
@@ -72,13 +72,13 @@ def _die(world: FleetWorld, member: SimulatedMember, fault: Fault) -> None:
 
 def _node_lost(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
     world.blame(member, fault.name)
-    world.gone[member.node] = [fault]
-    member.silent = True  # nobody closes the connections of a machine without power
+    world.harm.gone[member.node] = [fault]
+    member.line.silent = True  # nobody closes the connections of a machine without power
     world.lose(member, fault.name)
 
 
 def _node_not_ready(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
-    world.struck[member.node] = fault.name
+    world.harm.struck[member.node] = fault.name
     world.tell(NodeChanged(member.node, NodeState.NOT_READY, fault.name))
     if infrastructure:
         world.watch((member.name,), UNREADY_S + 10.0)
@@ -106,9 +106,9 @@ def _link_flap(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infr
     flap = object()
     lasts_s = _lasts(world, member, fault, LASTS)
     world.blame(member, fault.name)
-    world.cut[flap] = frozenset((member.name,))
+    world.harm.cut[flap] = frozenset((member.name,))
     if infrastructure:  # its own port; else what is between the nodes, which no agent sees
-        member.conditions.hold(ConditionKind.LINK_DOWN, world.now, lasts_s)
+        member.agent.hold(ConditionKind.LINK_DOWN, world.now, lasts_s)
         world.watch((member.name,), min(lasts_s, SEEN_S))
     round = world.training.round
     world.hold_up(member, flap, fault.name)
@@ -116,29 +116,29 @@ def _link_flap(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infr
         world.training.broke(round, member, for_all=True)
 
     def over() -> None:
-        del world.cut[flap]
+        del world.harm.cut[flap]
         world.training.go_on(flap)
 
     world.after(lasts_s, over)
 
 
 def _nan(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
-    world.struck[member.node] = fault.name
+    world.harm.struck[member.node] = fault.name
     if world.trains(member):  # else nobody has its gradients
         world.training.turn_sick(member, fault.name)
 
 
 def _corruption(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
-    world.struck[member.node] = fault.name
+    world.harm.struck[member.node] = fault.name
     world.training.agree()
-    world.wrong[member.name] = fault.name
+    world.harm.wrong[member.name] = fault.name
     world.training.ever_wrong.add(member.node)
     member.wrong.add(world.draw.randrange(len(member.workers)))
     world.training.expect_difference()
 
 
 def _slow(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
-    world.struck[member.node] = fault.name
+    world.harm.struck[member.node] = fault.name
     if not world.trains(member):
         return
     lasts_s, what = _lasts(world, member, fault, SLOW_LASTS), world.slow_by(member, infrastructure=infrastructure)
@@ -150,7 +150,7 @@ def _slow(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastru
 def _hot(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
     lasts_s = _lasts(world, member, fault, SLOW_LASTS)
     _slow(world, member, fault, infrastructure=infrastructure)
-    member.conditions.heat(world.now + lasts_s)
+    member.agent.heat(world.now + lasts_s)
     sustained_s = world.policy.thermal.sustained_s
     world.watch((member.name,), min(lasts_s, 3.0 * sustained_s) + 5.0)
 
@@ -168,7 +168,7 @@ def slow_storage(world: FleetWorld, fault: Fault, draw: random.Random) -> None:
 
 def _preemption(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
     within_s = _lasts(world, member, fault, NOTICE)
-    world.struck[member.node] = fault.name
+    world.harm.struck[member.node] = fault.name
     member.report((PreemptionNoticed("cloud", within_s, 0.01),))
 
     def taken() -> None:
@@ -176,14 +176,14 @@ def _preemption(world: FleetWorld, member: SimulatedMember, fault: Fault, *, inf
             world.watch((member.name,), 6.0)
             if world.runs_workers(member):
                 world.blame(member, fault.name)
-            world.gone[member.node] = [fault]
+            world.harm.gone[member.node] = [fault]
             world.lose(member, fault.name)
 
     world.after(within_s, taken)
 
 
 def _false_alarm(world: FleetWorld, member: SimulatedMember, fault: Fault, *, infrastructure: bool) -> None:
-    world.struck[member.node] = fault.name
+    world.harm.struck[member.node] = fault.name
     code = OFF_THE_BUS if fault.code is None else fault.code
     member.report((XidRaised(f"GPU-{member.name}", code, 0.01),))
 

@@ -13,10 +13,10 @@ from typing import Final
 import msgspec
 
 from holdfast.simulator.fault import Fault, FaultRate, Happening, Symptom
-from holdfast.simulator.fleetworld import BEFORE_S, FleetWorld
-from holdfast.simulator.machines import Machine
+from holdfast.simulator.fleet.fleetworld import BEFORE_S, FleetWorld
+from holdfast.simulator.fleet.machines import Machine
+from holdfast.simulator.fleet.strikes import OF_NO_MACHINE, OF_WORKERS, STRIKES, behind, slow_storage
 from holdfast.simulator.scenario import DAY_S, Scenario
-from holdfast.simulator.strikes import OF_NO_MACHINE, OF_WORKERS, STRIKES, behind, slow_storage
 
 # How long whoever is struck is watched, unless it takes longer to find out what is wrong.
 WATCHED_S = 8.0
@@ -120,7 +120,7 @@ class Hazards:
         for name in names:
             if fault.symptom in OF_WORKERS and not world.runs_workers(world.members[name]):
                 again = partial(self._befall_members, fault, (name,), infrastructure=infrastructure)
-                world.at_next_round((fault.name, name), again)
+                world.training.at_next_round((fault.name, name), again)
             else:
                 ready.append(name)
         return ready

@@ -1,36 +1,28 @@
 """Snapshots in the memory of a large fleet: whose part is gone is all that has to be known of them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from holdfast.api.round import Round
+from holdfast.simulator.world.agenda import Agenda
+from holdfast.simulator.world.member import SimulatedMember
 from holdfast.simulator.world.nodememory import Image, Memory
-
-if TYPE_CHECKING:
-    from holdfast.simulator.fleetworld import FleetWorld
 
 
 class Remembered(Memory):
     """Every member of a round that made steps holds its part of the newest snapshot, and a copy of others'."""
 
-    def __init__(self, world: FleetWorld) -> None:
-        super().__init__(world)
-        self._fleet = world
+    def __init__(self, agenda: Agenda, members: Mapping[str, SimulatedMember]) -> None:
+        super().__init__(agenda, members)
         self._source: Round | None = None  # whose snapshot it is
         self._image: Image | None = None
         self._gone: set[str] = set()  # whose node went since
 
-    def note(self, round: Round, step: int) -> None:
-        """The round has stopped making steps, after this one."""
-        if round.memory is None:
-            return
-        kept = step - step % round.memory.every_steps
-        if kept <= self._fleet.training.begins:
-            return
-        wrong = bool(self._fleet.wrong_in(round))
-        self._source, self._image = round, Image(self._fleet.now, round.number, kept, 0, 1, wrong)
-        self._gone.clear()
+    def note(self, round: Round, step: int, *, begins: int, wrong: bool) -> None:
+        """The round, which began after step `begins`, has stopped after this one. `wrong`: it computed wrong."""
+        kept = step - step % round.memory.every_steps if round.memory is not None else begins
+        if kept > begins:
+            self._source, self._image = round, Image(self._agenda.now, round.number, kept, 0, 1, wrong)
+            self._gone.clear()
 
     def forget(self, member: str) -> None:
         self._gone.add(member)

@@ -12,30 +12,27 @@ from typing import Final
 from holdfast.api.event import (
     InterventionRequested,
     MemberEntered,
-    MemberReady,
     MembersEntered,
-    MembersReady,
-    ReplicasAgreed,
 )
 from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.policy import Policy
 from holdfast.api.round import Closed, Desired, Idle, Round
 from holdfast.api.selftest import TestWanted, Verdict
 from holdfast.api.status import JobPhase
-from holdfast.simulator.books import PLANNED, Books
-from holdfast.simulator.fault import Fault, Symptom
-from holdfast.simulator.fleettempo import FleetTempo
-from holdfast.simulator.forgetful import Forgetful
-from holdfast.simulator.lockstep import Lockstep
-from holdfast.simulator.machines import Machine, Machines
+from holdfast.simulator.fault import Symptom
+from holdfast.simulator.fleet.books import PLANNED, Books
+from holdfast.simulator.fleet.fleettempo import FleetTempo
+from holdfast.simulator.fleet.forgetful import Forgetful
+from holdfast.simulator.fleet.harm import Harm
+from holdfast.simulator.fleet.lockstep import Lockstep
+from holdfast.simulator.fleet.machines import Machine, Machines
+from holdfast.simulator.fleet.remembered import Remembered
+from holdfast.simulator.fleet.sight import Sight
+from holdfast.simulator.fleet.slowness import SlowRank
 from holdfast.simulator.outcome import LostTo
-from holdfast.simulator.remembered import Remembered
 from holdfast.simulator.scenario import Scenario
-from holdfast.simulator.sight import Sight
-from holdfast.simulator.slowness import SlowRank
-from holdfast.simulator.world.disk import Disk
 from holdfast.simulator.world.member import SimulatedMember
-from holdfast.simulator.world.training import fingerprints
+from holdfast.simulator.world.training import Place
 from holdfast.simulator.world.world import World
 from holdfast.watchdog.brain.groups import by_group
 from holdfast.watchdog.brain.step import Effect, Notify, Publish, Show, Vouch
@@ -56,7 +53,7 @@ LEARNED_ROUNDS: Final = 2
 
 
 class FleetWorld(World):
-    """One run of a scenario. `wrong` are members whose parameters differ from their replicas'."""
+    """One run of a scenario."""
 
     sees_newcomers = False
     memory: Remembered
@@ -66,9 +63,6 @@ class FleetWorld(World):
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         self.scenario = scenario
-        self.wrong: dict[str, str] = {}  # by member: the fault that made it so
-        self.struck: dict[str, str] = {}  # by node: the fault that hit it last
-        self.gone: dict[str, list[Fault]] = {}  # by node: what took it away though nothing is wrong with it
         self.in_sight: tuple[str, ...] = ()
         self.pages = self.rounds = 0
         self._sight_until = 0.0
@@ -78,30 +72,29 @@ class FleetWorld(World):
         self._senses: Sight | None = None
         self._known_bad: set[str] = set()  # nodes that the plan keeps away from
         self.right = self.wrongly = self.spares_used = 0
-        self.cut: dict[object, frozenset[str]] = {}  # members that cannot be reached by others now, and why
-        draw = random.Random(seed)
+        draw, self.checkpoints_kept = random.Random(seed), scenario.policy.keep or 3
         super().__init__(
             scenario.policy,
             Forgetful(),
             senses_for=self._new_senses,
             cluster=Machines(scenario.fleet, seed),
             tempo=FleetTempo(draw, scenario.times),
-            sound=True,
         )
+        self.harm = Harm(self.members)
         self.books = Books(self.now)
-        self.disk = Disk(keep=scenario.policy.keep or 3)
         self._entered: Round | None = None  # the newest round that was
         self._obeyed: Desired | None = None  # what whoever is not in sight was shown last
-        self._at_next_round: dict[object, Callable[[], None]] = {}
         self._ever: set[str] = set()  # members that ever had ranks
-        self._owed: dict[int, str] = {}  # by epoch: the fault for which a replica group is formed
 
     def _new_senses(self, policy: Policy) -> Sight:
         self._senses = Sight(policy)
         return self._senses
 
-    def _resolution(self) -> tuple[Remembered, Lockstep]:
-        return Remembered(self), Lockstep(self, self.scenario.step_s)
+    def _memory(self) -> Remembered:
+        return Remembered(self, self.members)
+
+    def _training(self, place: Place) -> Lockstep:
+        return Lockstep(place, self)
 
     def note(self, what: str) -> None:
         """Nobody reads it."""
@@ -124,7 +117,7 @@ class FleetWorld(World):
         goes_on = isinstance(desired, Round) and desired.goes_on
         epochs = desired.epochs if isinstance(desired, Round) and goes_on else {}
         for member in list(self.members.values()):
-            if member.in_sight or not member.connection or member.silent or not member.alive:
+            if member.in_sight or not member.line.connection or member.line.silent or not member.alive:
                 continue
             if goes_on and member.epoch is not None and epochs.get(member.name) == member.epoch:
                 continue  # it leaves nothing, and is in the round with its group
@@ -162,13 +155,13 @@ class FleetWorld(World):
             for each in there if len(there) == len(shares) else ():
                 if each.epoch != group.epoch or each.entered is None or each.entered >= round.number:
                     continue
-                if each.coming is round if each.in_sight else each.connection and not each.silent:
+                if each.coming is round if each.in_sight else each.line.connection and not each.line.silent:
                     entries.append(each.take_up(round))
         self._tell_entered(round, entries)
 
     def _tell_entered(self, round: Round, entries: Sequence[MemberEntered]) -> None:
         if entries:
-            self.carry_out(self.job.record(MembersEntered(tuple(entries)), self.now))
+            self.watchdog.record(MembersEntered(tuple(entries)))
             self.training.entered(round)
 
     def _enter_together(self, round: Round) -> None:
@@ -183,9 +176,6 @@ class FleetWorld(World):
         self._tell_entered(round, entries)
         if isinstance(self._obeyed, Round) and self._obeyed.goes_on and self._obeyed.number > round.number:
             self._go_on_together(self._obeyed)
-
-    def watched(self, round: Round) -> list[SimulatedMember]:
-        return [self.members[name] for name in self.in_sight if name in self.members and name in round.names]
 
     # who is in sight
 
@@ -224,14 +214,14 @@ class FleetWorld(World):
             self._senses.look_at(names)
         for member in coming:
             member.come_in_sight(self._obeyed)
-            self.carry_out(self.job.observe(Connected(member.name, member.node), self.now))
+            self.watchdog.observe(Connected(member.name, member.node))
         desired = self.job.state.desired
         if isinstance(desired, Round):
-            self.carry_out(self.job.observe(RoundStarted(desired), self.now))
+            self.watchdog.observe(RoundStarted(desired))
         for name in leaving:
             if name in self.members:
                 self.members[name].go_out_of_sight()
-            self.carry_out(self.job.observe(Left(name), self.now))
+            self.watchdog.observe(Left(name))
 
     def see_first_step(self, step_s: float) -> None:
         """The first step of a round is complete in so long, and somebody looks."""
@@ -259,16 +249,6 @@ class FleetWorld(World):
         round = self.job.state.round
         return round is not None and member.alive and member.entered == round.number and bool(member.workers)
 
-    def at_next_round(self, what: object, do: Callable[[], None]) -> None:
-        """Do that, once for the same `what`, as soon as the workers of all in a round run."""
-        self._at_next_round[what] = do
-
-    def all_run(self) -> None:
-        """The workers of all in the newest round run."""
-        waiting, self._at_next_round = self._at_next_round, {}
-        for do in waiting.values():
-            do()
-
     def trains(self, member: SimulatedMember) -> bool:
         """Whether the others wait for it at the end of a step: it is in no replica group that is being formed."""
         round = member.round
@@ -276,7 +256,7 @@ class FleetWorld(World):
 
     def blame(self, member: SimulatedMember, cause: str) -> None:
         """What stands still from now on does so for this fault."""
-        self.struck[member.node] = cause
+        self.harm.struck[member.node] = cause
         if not self.trains(member):
             return
         if self.training.runs:
@@ -301,7 +281,7 @@ class FleetWorld(World):
     def remove_node(self, member: SimulatedMember, why: str) -> None:
         super().remove_node(member, why)
         for machine in self.cluster.sent:
-            kinds = list(machine.defects.values()) or self.gone.pop(machine.node, [])
+            kinds = list(machine.defects.values()) or self.harm.gone.pop(machine.node, [])
             times = [each.repair for each in kinds] or [self.scenario.times.inspect]
             self.after(max(each.drawn(machine.draw) for each in times), partial(self._repaired, machine))
         self.cluster.sent.clear()
@@ -315,48 +295,6 @@ class FleetWorld(World):
         if self.books.phase in (None, LostTo.SAVE):
             self.books.broke(self.now, self.books.cause or self._blamed())
         self._follow_phase()
-
-    def is_cut(self, round: Round) -> bool:
-        """Whether some of those that train in the round cannot reach the others."""
-        return any(round.trains(name) for names in self.cut.values() for name in names)
-
-    def is_apart(self, members: Iterable[SimulatedMember]) -> bool:
-        away = set().union(*self.cut.values())
-        return bool(away) and any(each.name in away for each in members)
-
-    def tell_ready(self, members: Sequence[SimulatedMember], epoch: int) -> None:
-        told = MembersReady(tuple([MemberReady(each.name, epoch) for each in members]))
-        self.after(self.tempo.message_s(), lambda: self.carry_out(self.job.record(told, self.now)))
-
-    def cut_off(self, round: Round) -> list[object]:
-        """What holds up nobody who trains in the round, though it is not over."""
-        return [what for what, names in self.cut.items() if not any(round.trains(name) for name in names)]
-
-    def fault_of_newcomers(self, round: Round) -> str:
-        """For which fault a replica group had to be formed that comes in with the round."""
-        came = [self._owed.pop(each.epoch) for each in round.groups if each.trains and each.epoch in self._owed]
-        return came[0] if came else PLANNED
-
-    def copied(self, members: Iterable[SimulatedMember]) -> None:
-        """They have another state now, and a good one: what was wrong with theirs is gone."""
-        for member in members:
-            member.wrong.clear()
-            self.wrong.pop(member.name, None)
-
-    def wrong_in(self, round: Round) -> list[str]:
-        """The members of the round whose parameters are not what they should be."""
-        return [name for name in self.wrong if name in round.names and name in self.members]
-
-    def agree(self, round: Round, step: int) -> None:
-        """Every rank's parameters were compared with its replicas' after that step, and all were alike."""
-        self.carry_out(self.job.record(ReplicasAgreed(round.number, step), self.now))
-
-    def differ(self, round: Round, step: int) -> None:
-        """They are compared, and some differ: those are looked at."""
-        wrong = self.wrong_in(round)
-        self.watch(wrong, 10.0)
-        for member in self.watched(round):
-            member.report(fingerprints(member, round, step))
 
     def examine(self, member: SimulatedMember, wanted: TestWanted) -> None:
         """A test that nobody waits for is answered where it could find something: there are many of the others."""
@@ -399,10 +337,7 @@ class FleetWorld(World):
             self.rounds += 1
             self.spares_used += len(desired.names - self._ever) if self._ever else 0
             self._ever |= desired.names
-            if desired.goes_on and any(each.epoch == desired.number for each in desired.groups):
-                self._owed[desired.number] = self.books.cause or self._blamed()
-            there = {each.epoch for each in desired.groups}
-            self._owed = {epoch: cause for epoch, cause in self._owed.items() if epoch in there}
+            self.harm.owe(desired, self.books.cause or self._blamed())
 
     def _blamed(self) -> str:
         """Which fault the watchdog acts upon, where training still went on."""
@@ -412,7 +347,7 @@ class FleetWorld(World):
         if isinstance(desired, Round) and self._entered is not None:
             left = self._entered.names - desired.names
             nodes += [share.node for share in self._entered.ranks if share.member in left] if left else []
-        return next((self.struck[node] for node in nodes if node in self.struck), PLANNED)
+        return next((self.harm.struck[node] for node in nodes if node in self.harm.struck), PLANNED)
 
     def _follow_phase(self) -> None:
         """In which phase of a recovery the job is, while nobody makes a step or is about to."""
@@ -452,7 +387,7 @@ class FleetWorld(World):
             self._asked += 1
             action = InterventionAction.RESTART
             request = InterventionRequest(str(self._asked), self.policy.job, action, "whoever was paged")
-            self.carry_out(self.job.record(InterventionRequested(request), self.now))
+            self.watchdog.record(InterventionRequested(request))
 
     def machine_of(self, member: SimulatedMember) -> Machine:
         """The machine that the member is on, or was."""
