@@ -6,7 +6,7 @@ Each kind of parallelism has a group of its own, which stands where `holdfast.pl
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from holdfast.planner.cluster import reach_of
+from holdfast.planner.cluster import Reach, reach_of
 from holdfast.planner.collective import exchange_s, gather_s, reduce_s, send_s
 from holdfast.planner.layout import Layout, Recompute, Schedule, Sharding
 from holdfast.planner.model import Model
@@ -64,8 +64,8 @@ def context_traffic(run: Run) -> Took:
 
 def expert_traffic(run: Run) -> Took:
     """Of a layer with experts and micro-batch: tokens to their experts and back, forward and backward, and again
-    where all is computed again: to each expert by NVLink, once to each domain by the network. In FP8 they go out
-    in 8 bits and come back in 16.
+    where all is computed again: to each expert by NVLink, once to each domain by the network, of which the slower
+    is waited for. In FP8 they go out in 8 bits and come back in 16.
     """
     model, layout, cluster, training = run
     if layout.expert == 1 or model.experts is None:
@@ -74,11 +74,16 @@ def expert_traffic(run: Run) -> Took:
     tokens = layout.micro_batch * training.sequence / layout.context / layout.tensor
     domains = model.experts.domains or reach.size // reach.near
     copies = model.experts.active if reach.near >= reach.size else min(model.experts.active, domains)
-    bytes_ = tokens * copies * model.hidden * (1.0 + 2.0 if training.fp8 else 2.0 + 2.0)
     times = 3 if layout.recompute is Recompute.FULL else 2
-    says = f"{times} times {shown(bytes_, 'bytes')} to and from the experts of {reach.size} GPUs at "
-    says += f"{shown(reach.port, 'bytes/s')}, {copies} copies of a token"
-    return Took(times * exchange_s(bytes_, reach), says)
+    near = reach_of(cluster, (reach.near, 1))
+
+    def exchanged(copies: int, reach: Reach) -> Took:
+        bytes_ = tokens * copies * model.hidden * (1.0 + 2.0 if training.fp8 else 2.0 + 2.0)
+        says = f"{times} times {shown(bytes_, 'bytes')} to and from the experts of {reach.size} GPUs at "
+        says += f"{shown(reach.port, 'bytes/s')}, {copies} copies of a token"
+        return Took(times * exchange_s(bytes_, reach), says)
+
+    return max(exchanged(copies, reach), exchanged(model.experts.active, near))
 
 
 def handover(run: Run, computes_s: float) -> Took:
