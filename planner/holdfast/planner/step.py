@@ -118,7 +118,8 @@ def step_time(run: Run, reached: Efficiency) -> Quantity:
             ("expert-parallel exchange", one.expert, RING),
         )
     ]
-    hands, waits = handover(run, one.whole), _replicas(run, one.whole * count)
+    hands, beside_s = handover(run, one.whole)
+    waits = _replicas(run, (one.whole - beside_s) * count)
     optimizer = _optimizer(run, reached)
     parts += [
         Quantity("pipeline hand-over", hands.s, "s", hands.says, RING),

@@ -86,7 +86,16 @@ def expert_traffic(run: Run) -> Took:
     return max(exchanged(copies, reach), exchanged(model.experts.active, near))
 
 
-def handover(run: Run, computes_s: float) -> Took:
+class Handover(NamedTuple):
+    """What of the pipeline's messages shows in a step, and how long one micro-batch computes beside those that do
+    not: nothing else hides behind that.
+    """
+
+    shows: Took
+    beside_s: float
+
+
+def handover(run: Run, computes_s: float) -> Handover:
     """Of a step: activations to the next stage and their gradients back, of each micro-batch and chunk, and once
     all the way as the pipeline fills and drains. A schedule that has more at hand than the next micro-batch sends
     beside what it computes, which takes `computes_s` for a micro-batch.
@@ -96,16 +105,17 @@ def handover(run: Run, computes_s: float) -> Took:
     """
     model, layout, cluster, training = run
     if layout.pipeline == 1:
-        return NOTHING
+        return Handover(NOTHING, 0.0)
     reach = reach_of(cluster, *stage_ranks(layout))
     bytes_ = 2.0 * layout.micro_batch * training.sequence / layout.context * model.hidden / layout.tensor
     once = 2.0 * send_s(bytes_, reach.hop, reach.latency_s)
     hides = layout.overlap and layout.schedule is not Schedule.ONE_F_ONE_B
-    shows = max(0.0, layout.chunks * once - (HIDES * computes_s if hides else 0.0))
+    beside_s = min(computes_s, layout.chunks * once / HIDES) if hides else 0.0
+    shows = layout.chunks * once - HIDES * beside_s
     fills, count = layout.pipeline - 1, layout.micro_batches(training)
     says = f"{shown(bytes_, 'bytes')} there and back at {shown(reach.hop, 'bytes/s')}, {fills} times to fill and"
     says += f" drain; {shown(shows, 's')} of each of {count} micro-batches does not hide"
-    return Took(count * shows + fills * once, says)
+    return Handover(Took(count * shows + fills * once, says), beside_s)
 
 
 def replica_traffic(run: Run) -> Took:
