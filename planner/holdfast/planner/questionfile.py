@@ -11,6 +11,7 @@ reached: {matmul: 0.6}
 spot: {price: 1.2, interruptions: 20}
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, TypeVar
@@ -154,9 +155,26 @@ def _part(name: str, given: Mapping[str, object], kind: type[Part]) -> Part:
     try:
         return msgspec.convert(plain, kind)
     except msgspec.ValidationError as error:
-        says, _, where = str(error).partition(" - at `$")
-        field = f"{name}{where.rstrip('`')}"
-        raise InvalidInput(Problem(field, plain, f"{says[:1].lower()}{says[1:]}")) from None
+        raise InvalidInput(_refused(name, plain, kind, str(error))) from None
+
+
+_FIELD: Final = re.compile(r"Object (?:contains unknown|missing required) field `(.+?)`")
+
+
+def _refused(section: str, given: Mapping[str, object], kind: type[msgspec.Struct], error: str) -> Problem:
+    """What msgspec says of a section, told of the one value that it is about."""
+    says, _, where = error.partition(" - at `$")
+    path = where.rstrip("`").lstrip(".").split(".") if where else []
+    fix = f"{says[:1].lower()}{says[1:]}"
+    if (about := _FIELD.match(says)) is not None:
+        path.append(about[1])
+        # Of a section in a section the names are on the page.
+        names = f"one of {', '.join(kind.__struct_fields__)}" if len(path) == 1 else "a name that is known there"
+        fix = f"give {names}" if "unknown" in says else "it is missing: give it"
+    value: object = given
+    for each in path:
+        value = value.get(each) if isinstance(value, Mapping) else None
+    return Problem(".".join([section, *path]), value, fix)
 
 
 def _number(value: object) -> object:
