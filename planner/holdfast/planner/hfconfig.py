@@ -137,7 +137,7 @@ def model_of(config: Mapping[str, object], name: str) -> Model:
 def _check(config: Mapping[str, object], family: str) -> None:
     """That it is a decoder whose layers all have attention: else every figure would be another model's."""
     if "peft_type" in config:
-        fix = "give the config.json of the model that it adapts"
+        fix = "give the config.json of the model that it adapts, and its rank as model.adapter_rank of FILE"
         raise InvalidInput(Problem("--model: peft_type", config["peft_type"], fix))
     if towers := sorted({"vision_config", "audio_config"} & config.keys()):
         fix = "give its `text_config`, or the keys of its language model, as a file: nothing else is planned"

@@ -136,9 +136,11 @@ def _model(given: dict[str, object], folder: Path) -> Model:
     config = given.pop("config", None)
     if config is None:
         return _part("model", {"name": "model", **given}, Model)
+    rank = given.pop("adapter_rank", 0)
     if given:
         raise InvalidInput(Problem("model", sorted(given), "give either `config` or the numbers, not both"))
-    return read_config(folder / str(config))
+    whole = msgspec.to_builtins(read_config(folder / str(config)))
+    return _part("model", {**whole, "adapter_rank": rank}, Model)
 
 
 def _cluster(given: dict[str, object]) -> Cluster:

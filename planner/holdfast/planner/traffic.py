@@ -22,7 +22,7 @@ from holdfast.planner.ranks import (
     tensor_ranks,
 )
 from holdfast.planner.run import Run
-from holdfast.planner.stage import fullest_stage, parameters_of
+from holdfast.planner.stage import fullest_stage, parameters_of, trained_of
 
 # Of what is computed, what can run beside a message without being slowed by it.
 HIDES: Final = 0.9
@@ -124,7 +124,7 @@ def replica_traffic(run: Run) -> Took:
     if all(reach_of(run.cluster, *each.replicas).size == 1 for each in shares):
         return NOTHING
     took_s = sum(_reduced_s(each, run) + _gathered_s(each, run) for each in shares)
-    bytes_ = shown(sum(each.bytes_ for each in shares), "bytes")
+    bytes_ = shown(sum(each.trained for each in shares), "bytes")
     says = f"{bytes_} of gradients among {reach_of(run.cluster, *shares[0].replicas)}"
     if run.layout.sharding is Sharding.PARAMETERS:
         says += f", and parameters twice among {reach_of(run.cluster, *shares[0].shards)}"
@@ -132,20 +132,24 @@ def replica_traffic(run: Run) -> Took:
 
 
 class _Share(NamedTuple):
-    """Parameters of a GPU, in 16 bits: who has them too, and which of those share them out."""
+    """Bytes in 16 bits of a GPU's parameters, and of those that train: who has them too, and which of those share
+    them out.
+    """
 
     bytes_: float
+    trained: float
     replicas: Group
     shards: Group
 
 
 def _shares(model: Model, layout: Layout) -> Iterator[_Share]:
     """What every rank has, and the experts, which expert parallelism leaves fewer replicas of."""
-    rest, experts = parameters_of(model, layout, fullest_stage(model, layout))
-    yield _Share(2.0 * rest, replica_ranks(layout), shard_ranks(layout))
+    stage = fullest_stage(model, layout)
+    rest, experts = parameters_of(model, layout, stage)
+    yield _Share(2.0 * rest, 2.0 * trained_of(model, layout, stage)[0], replica_ranks(layout), shard_ranks(layout))
     if experts:
         shards = ((layout.experts_shared_by, layout.expert),) if layout.shards else expert_replica_ranks(layout)
-        yield _Share(2.0 * experts, expert_replica_ranks(layout), shards)
+        yield _Share(2.0 * experts, 2.0 * experts, expert_replica_ranks(layout), shards)
 
 
 def _reduced_s(share: _Share, run: Run) -> float:
@@ -158,10 +162,10 @@ def _reduced_s(share: _Share, run: Run) -> float:
     if layout.sharding is Sharding.PARAMETERS:
         near = reach_of(cluster, *share.shards)
         beyond = reach_of(cluster, (reach.size // near.size, share.shards[-1][1] * near.size))
-        return count * gather_s(share.bytes_, near) + reduce_s(share.bytes_ / near.size, beyond)
+        return count * gather_s(share.trained, near) + reduce_s(share.trained / near.size, beyond)
     if layout.sharding is Sharding.GRADIENTS:
-        return (count + 1) * gather_s(share.bytes_, reach)
-    return reduce_s(share.bytes_, reach)
+        return (count + 1) * gather_s(share.trained, reach)
+    return reduce_s(share.trained, reach)
 
 
 def _gathered_s(share: _Share, run: Run) -> float:
