@@ -133,8 +133,10 @@ def _compared(question: Question, layout: Layout, truth: Truth) -> Iterator[Comp
         yield found if found.is_worse else replace(found, is_wrong=False, becomes="")
     if truth.memory is not None:
         planned = memory_of(question.model, layout, question.training).value
-        left = shown(max(0.0, gpu.memory - truth.memory), "bytes")
-        says = f"what an allocator has reserved and does not use is in it; {left} of the GPU are left"
+        left = f"{shown(gpu.memory - truth.memory, 'bytes')} of the GPU are left"
+        if truth.memory >= gpu.memory:
+            left = f"it is more than the {shown(gpu.memory, 'bytes')} of its data sheet, whose GB may be GiB"
+        says = f"what an allocator has reserved and does not use is in it; {left}"
         yield _figure("memory of a GPU", "bytes", planned, truth.memory, truth.memory > planned, says)
     yield from _delayed(question, layout, truth)
     if truth.failures is not None:

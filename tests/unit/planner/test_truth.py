@@ -112,7 +112,10 @@ def test_what_checkpoints_cost_and_what_the_time_came_to() -> None:
     assert found["stall of a checkpoint"].is_worse
     assert found["effective share of time"].is_worse
     assert found["memory of a GPU"].is_worse
-    assert "of the GPU are left" in found["memory of a GPU"].becomes
+    assert "1 GB of the GPU are left" in found["memory of a GPU"].becomes
+    # An H100 of 80 GB has 81,559 MiB, as its driver tells.
+    full = told(Truth(memory=83e9))["memory of a GPU"]
+    assert "more than the 80 GB of its data sheet" in full.becomes
 
 
 @pytest.mark.parametrize(
