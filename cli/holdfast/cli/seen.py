@@ -38,6 +38,7 @@ class SeenCheckpoint(msgspec.Struct, frozen=True):
     round: int | None = None
     at: float | None = None
     stall_s: float | None = None
+    took_s: float | None = None
 
 
 class SeenStatus(msgspec.Struct, frozen=True):
@@ -84,7 +85,11 @@ def seen(status: JobStatus) -> SeenStatus:
     """What the watchdog said, as it said it."""
     saved = status.last_checkpoint
     fields = {name: getattr(status, name) for name in JobStatus.__struct_fields__ if name != "last_checkpoint"}
-    checkpoint = SeenCheckpoint(saved.step, saved.uri, saved.round, saved.at, saved.stall_s) if saved else None
+    checkpoint = (
+        SeenCheckpoint(saved.step, saved.uri, saved.round, saved.at, saved.stall_s, saved.took_s)
+        if saved
+        else None
+    )
     return SeenStatus(last_checkpoint=checkpoint, **fields)
 
 

@@ -16,17 +16,20 @@ KAPLAN: Final = "https://arxiv.org/abs/2001.08361"
 DEEPSEEK: Final = "https://arxiv.org/abs/2401.02954"
 
 
-def fsdp_tokens(flops: float, rate: float, ranks: int, recompute: Recompute = Recompute.NONE) -> float:
+def fsdp_tokens(
+    flops: float, rate: float, ranks: int, recompute: Recompute = Recompute.NONE, passes: int = 3
+) -> float:
     """Tokens of a micro-batch on a GPU from which on FSDP hides behind computing, whatever the model's size.
 
     Of each parameter 6 bytes move in a step: gathered forward and backward, its gradient scattered, in 16 bits
-    each; and each token takes 6 FLOP, 8 where everything is computed again. `flops` are those reached in a second,
+    each; and each token takes 6 FLOP, 8 where everything is computed again. Of frozen parameters (two `passes` in
+    place of three) no gradient moves or is computed. `flops` are those reached in a second,
     `rate` is what a member of a ring of `ranks` sends in one.
 
     Source: https://jax-ml.github.io/scaling-book/gpus/ (batch per GPU above C / W: 2,475 tokens on H100)
     """
-    of_a_token = 8.0 if recompute is Recompute.FULL else 6.0
-    return 6.0 / of_a_token * flops / rate * (ranks - 1) / ranks
+    of_a_token = passes + 1.0 if recompute is Recompute.FULL else float(passes)
+    return passes / of_a_token * flops / rate * (ranks - 1) / ranks
 
 
 def critical_tokens(loss: float) -> float:

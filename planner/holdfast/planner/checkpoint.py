@@ -12,8 +12,10 @@ SOURCE: Final = "https://arxiv.org/abs/2104.04473"
 
 
 def checkpoint_bytes(model: Model, training: Training) -> float:
-    """Weights in 16 bits, and the optimizer's state with its master weights: 14 bytes a parameter as a rule."""
-    return model.parameters * (2.0 + training.optimizer_bytes)
+    """Weights that train in 16 bits, and the optimizer's state with its master weights: 14 bytes a parameter as a
+    rule.
+    """
+    return model.trained_parameters * (2.0 + training.optimizer_bytes)
 
 
 def copied_s(size: float, gpus: int, host: float) -> float:

@@ -58,6 +58,11 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (self.nvlink_domain or self.gpu.domain or self.per_node) if self.gpu.nvlink else 1
 
     @property
+    def peer_rate(self) -> float:
+        """From a GPU to one neighbour by NVLink: of a mesh one link of all."""
+        return _joined(self, 2)
+
+    @property
     def nodes(self) -> int:
         """How many nodes there are."""
         return -(-self.gpus // self.per_node)

@@ -19,13 +19,13 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "head": ("head_dim",),
     "ffn": ("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
     "vocab": ("vocab_size", "padded_vocab_size"),
-    "count": ("n_routed_experts", "num_local_experts", "num_experts"),
-    "active": ("num_experts_per_tok", "experts_per_token"),
+    "count": ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"),
+    "active": ("num_experts_per_tok", "experts_per_token", "moe_k"),
     "expert_ffn": ("moe_intermediate_size",),
-    "shared": ("n_shared_experts",),
+    "shared": ("n_shared_experts", "moe_num_shared_experts"),
     "shared_ffn": ("shared_expert_intermediate_size", "shared_intermediate_size"),
-    "dense_first": ("first_k_dense_replace",),
-    "sparse_step": ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq"),
+    "dense_first": ("first_k_dense_replace", "moe_layer_start_index"),
+    "sparse_step": ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq", "moe_layer_interval"),
 }
 # Families whose feed-forward part has two matrices.
 _PLAIN: Final = frozenset(
@@ -44,6 +44,10 @@ _PLAIN: Final = frozenset(
         "nemotron",
         "codegen",
         "persimmon",
+        "apertus",
+        "arcee",
+        "biogpt",
+        "nanochat",
     }
 )
 _LEARNED_POSITIONS: Final = frozenset({"gpt2", "opt", "gpt_neo", "gpt_bigcode"})
@@ -69,7 +73,7 @@ _TIED: Final = frozenset(
 _ENCODERS: Final = frozenset(
     {"bert", "roberta", "xlm-roberta", "distilbert", "albert", "electra", "deberta-v2", "modernbert"}
 )
-# Keys of layers that have something else in place of attention, or each a shape of its own.
+# Keys of layers that have something else in place of attention, more beside it, or each a shape of its own.
 _OTHER_LAYERS: Final = frozenset(
     {
         "mamba_d_state",
@@ -81,6 +85,8 @@ _OTHER_LAYERS: Final = frozenset(
         "linear_attn_config",
         "lru_width",
         "block_configs",
+        "moe_layers_enum",
+        "parallel_attn_mlp_res",
     }
 )
 _ATTENTION: Final = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
@@ -130,6 +136,12 @@ def model_of(config: Mapping[str, object], name: str) -> Model:
 
 def _check(config: Mapping[str, object], family: str) -> None:
     """That it is a decoder whose layers all have attention: else every figure would be another model's."""
+    if "peft_type" in config:
+        fix = "give the config.json of the model that it adapts, and its rank as model.adapter_rank of FILE"
+        raise InvalidInput(Problem("--model: peft_type", config["peft_type"], fix))
+    if towers := sorted({"vision_config", "audio_config"} & config.keys()):
+        fix = "give its `text_config`, or the keys of its language model, as a file: nothing else is planned"
+        raise InvalidInput(Problem(f"--model: {towers[0]}", family, fix))
     other = sorted(_OTHER_LAYERS & config.keys())
     if isinstance(kinds := config.get("layer_types"), list):
         other += sorted({f"layers of {each}" for each in kinds if str(each) not in _ATTENTION})
@@ -150,7 +162,12 @@ def _kv_heads(config: Mapping[str, object], family: str) -> int:
 
 
 def _experts(config: Mapping[str, object], ffn: int, layers: int) -> Experts | None:
-    if (count := _number(config, "count") or 0) <= 1:
+    if (count := _number(config, "count")) is None:
+        unread = [key for key, value in config.items() if "expert" in key and isinstance(value, int) and value > 1]
+        if unread:
+            fix = f"give one of {', '.join(_NAMES['count'])}: else it would be planned as a model without experts"
+            raise InvalidInput(Problem(f"--model: {unread[0]}", config[unread[0]], fix))
+    if count is None or count <= 1:
         return None
     shared = _number(config, "shared") or 0
     if (

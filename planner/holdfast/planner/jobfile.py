@@ -34,7 +34,7 @@ def job_of(question: Question, plan: Plan, option: Option, name: str) -> Mapping
     expects = Expects(
         step_seconds=option.step.value,
         memory_rate=cluster.gpu.memory_rate * question.reached.memory,
-        nvlink_rate=cluster.gpu.nvlink * question.reached.links,
+        nvlink_rate=cluster.peer_rate * question.reached.links,
     )
     if cluster.price is not None:
         spot = question.spot

@@ -206,6 +206,8 @@ def misfits(layout: Layout, model: Model, cluster: Cluster, training: Training) 
     if training.batch % (layout.data * layout.micro_batch):
         shares = f"{layout.data} replicas in micro-batches of {layout.micro_batch}"
         yield Misfit("batch", f"a batch of {training.batch} sequences cannot be shared by {shares}")
+    elif layout.schedule is Schedule.ZERO_BUBBLE and model.adapter_rank:
+        yield Misfit("schedule", "zero bubble fills its gaps with gradients of weights: frozen ones have none")
     elif layout.schedule is Schedule.INTERLEAVED and count % pipeline:
         yield Misfit("schedule", f"interleaving wants micro-batches in multiples of {pipeline}, there are {count}")
     if layout.shards and layout.data * context % layout.shards:

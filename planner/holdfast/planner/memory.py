@@ -19,10 +19,11 @@ from holdfast.planner.gpu import Gpu
 from holdfast.planner.layout import Layout, Recompute, Schedule, Sharding, Training
 from holdfast.planner.model import Model
 from holdfast.planner.quantity import Quantity, total
-from holdfast.planner.stage import Stage, kept_parameters, layer_on_gpu, parameters_of, stages_of
+from holdfast.planner.stage import Stage, kept_parameters, layer_on_gpu, parameters_of, stages_of, trained_of
 
 SOURCE: Final = "https://arxiv.org/abs/2205.05198"
 ZERO: Final = "https://arxiv.org/abs/1910.02054"
+LORA: Final = "https://arxiv.org/abs/2106.09685"
 FSDP: Final = "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html"
 STAGES: Final = "https://arxiv.org/abs/2104.04473"
 MASTER_BYTES: Final = 12
@@ -120,15 +121,19 @@ def _state(model: Model, layout: Layout, training: Training, stage: Stage, share
     if layout.sharding is Sharding.PARAMETERS:
         weights = 2.0 * (2.0 * of_layer + stage.embeddings / layout.tensor)
         says = "2 bytes of each in the layer at hand, the next one, embedding and head, which FSDP has gathered"
-        if training.optimizer_bytes < MASTER_BYTES:
+        if training.optimizer_bytes < MASTER_BYTES or model.adapter_rank:
             weights += 2.0 * kept_parameters(model, layout, stage, Sharding.PARAMETERS)
-            says += ", and 2 of its share: the optimizer has none in 32 bits"
+            says += ", and 2 of its share: the optimizer has none of it in 32 bits"
         yield Quantity("weights", weights, "bytes", says, FSDP, (share,))
     else:
         yield Quantity("weights", 2.0 * share.value, "bytes", "2 bytes a parameter", ZERO, (share,))
+    if model.adapter_rank:
+        says = f"of rank {model.adapter_rank} beside each matrix of {stage.layers} layers, over tensor ranks"
+        count = sum(trained_of(model, layout, stage))
+        share = Quantity("parameters of adapters", count, "parameters", says, LORA)
     gradients = training.gradient_bytes * kept_parameters(model, layout, stage, Sharding.GRADIENTS)
     says = f"{training.gradient_bytes} bytes a parameter, shared by the replicas from ZeRO-2"
-    if layout.sharding >= Sharding.GRADIENTS:
+    if layout.sharding >= Sharding.GRADIENTS and not model.adapter_rank:
         gradients += (2.0 + training.gradient_bytes) * of_layer
         says += ", and those of a layer until they are scattered"
     yield Quantity("gradients", gradients, "bytes", says, ZERO, (share,))

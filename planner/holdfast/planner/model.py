@@ -44,7 +44,11 @@ class Latent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`gated`: the feed-forward part has three matrices, not two. `positions` are learned ones."""
+    """`gated`: the feed-forward part has three matrices, not two. `positions` are learned ones.
+
+    `adapter_rank` is that of a low-rank adapter beside each matrix of the layers, and then nothing else trains; 0:
+    everything does. Source: https://arxiv.org/abs/2106.09685 (LoRA)
+    """
 
     name: str
     layers: int
@@ -59,12 +63,13 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     positions: int = 0
     experts: Experts | None = None
     latent: Latent | None = None
+    adapter_rank: int = 0
 
     def __post_init__(self) -> None:
         """Raises InvalidInput."""
         wrong = [
             *positive(self, "model", ("layers", "hidden", "heads", "ffn", "vocab")),
-            *not_negative(self, "model", ("kv_heads", "head", "positions")),
+            *not_negative(self, "model", ("kv_heads", "head", "positions", "adapter_rank")),
         ]
         if self.experts is not None:
             wrong += positive(self.experts, "model.experts", ("count", "active", "ffn"))
@@ -73,6 +78,9 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.latent is not None:
             wrong += positive(self.latent, "model.latent", ("kv_rank", "rope", "nope", "value"))
             wrong += not_negative(self.latent, "model.latent", ("query_rank",))
+        if self.adapter_rank and (self.experts is not None or self.latent is not None):
+            fix = "leave it out: adapters of experts and of latent attention are not planned"
+            wrong.append(Problem("model.adapter_rank", self.adapter_rank, fix))
         if not wrong and not self.head and self.hidden % self.heads:
             wrong.append(
                 Problem("model.heads", self.heads, f"give a divisor of hidden ({self.hidden}), or `head`")
@@ -109,6 +117,18 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def parameters(self) -> int:
         """All of them, in matrices and norms; biases are left out."""
         return self._with(active=False)
+
+    @property
+    def adapter_parameters(self) -> int:
+        """Of one layer's adapters: as many times the rank as each matrix is wide and high."""
+        query, kv = self.heads * self.head_width, (self.kv_heads or self.heads) * self.head_width
+        attention = 2 * (self.hidden + query) + 2 * (self.hidden + kv)
+        return self.adapter_rank * (attention + (3 if self.gated else 2) * (self.hidden + self.ffn))
+
+    @property
+    def trained_parameters(self) -> int:
+        """Those that have gradients and state of the optimizer, and are saved."""
+        return self.layers * self.adapter_parameters if self.adapter_rank else self.parameters
 
     @property
     def active_parameters(self) -> int:
@@ -164,9 +184,19 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return 2.0 * sequence * self.heads * (width + values) * (0.5 if causal else 1.0)
 
     def flops_per_token(self, sequence: int, *, causal: bool = False) -> float:
-        """Forward and backward, as model FLOPs utilization counts them: nothing that is computed twice."""
+        """Forward and backward, as model FLOPs utilization counts them: nothing that is computed twice, and of
+        frozen parameters no gradients.
+        """
         attention = self.layers * self.attention_flops(sequence, causal=causal)
-        return 6.0 * self.matmul_parameters + 3.0 * attention
+        adapters = 6.0 * self.layers * self.adapter_parameters
+        return 2.0 * self.matmul_passes * self.matmul_parameters + adapters + 3.0 * attention
+
+    @property
+    def matmul_passes(self) -> int:
+        """Products of each parameter and token: forward, with the gradient of what comes of it, and where the
+        parameter trains with that of its input.
+        """
+        return 2 if self.adapter_rank else 3
 
     def _odd_experts(self, experts: Experts) -> Iterator[Problem]:
         if experts.active > experts.count:

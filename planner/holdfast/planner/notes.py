@@ -42,7 +42,7 @@ def _hides(question: Question, option: Option) -> Iterator[Quantity]:
         reach = reach_of(with_links(cluster, question.reached), *shard_ranks(layout))
         fp8 = training.fp8 and cluster.gpu.fp8
         flops = (cluster.gpu.fp8 if fp8 else cluster.gpu.bf16) * question.reached.matmul
-        least = batch.fsdp_tokens(flops, reach.rate, ranks, layout.recompute)
+        least = batch.fsdp_tokens(flops, reach.rate, ranks, layout.recompute, model.matmul_passes)
         says = f"FLOP/s reached over {reach.rate:.3g} bytes/s of a ring of {ranks}; "
         if model.experts is not None:
             moved = layer_on_gpu(model, layout) * layout.tensor / model.layer_parameters(active=True)
@@ -56,7 +56,7 @@ def _hides(question: Question, option: Option) -> Iterator[Quantity]:
 def _batches(question: Question, option: Option) -> Iterator[Quantity]:
     training = question.training
     mine, critical, known_by = training.batch * training.sequence, 0.0, "where that is the critical one"
-    if training.tokens:
+    if training.tokens and not question.model.adapter_rank:
         critical = batch.best_tokens(question.model, training.sequence, training.tokens)
         says = f"0.292 C^0.3271, C the FLOP of {training.tokens:.4g} tokens; the question has {mine:.4g}"
         yield Quantity("batch that trains best", critical, "tokens", says, batch.DEEPSEEK)
@@ -75,7 +75,7 @@ def _batches(question: Question, option: Option) -> Iterator[Quantity]:
 
 def _bubbles(question: Question, option: Option) -> Iterator[Quantity]:
     layout, count = option.layout, option.layout.micro_batches(question.training)
-    if layout.pipeline == 1:
+    if layout.pipeline == 1 or question.model.adapter_rank:
         return
     plain = replace(layout, schedule=Schedule.ONE_F_ONE_B, chunks=1)
     without = replace(plain, schedule=Schedule.ZERO_BUBBLE)
@@ -99,7 +99,7 @@ def _recomputing(question: Question, option: Option) -> Iterator[Quantity]:
 
 def _checkpoint(question: Question, option: Option) -> Iterator[Quantity]:
     cluster, size = question.cluster, checkpoint.checkpoint_bytes(question.model, question.training)
-    says = f"{question.model.parameters:.4g} parameters x (2 + {question.training.optimizer_bytes} bytes)"
+    says = f"{question.model.trained_parameters:.4g} parameters x (2 + {question.training.optimizer_bytes} bytes)"
     yield Quantity("checkpoint", size, "bytes", says, checkpoint.SOURCE)
     stall = checkpoint.copied_s(size, cluster.gpus, cluster.host)
     says = f"a share for each of {cluster.gpus} GPUs at {shown(cluster.host, 'bytes/s')} to host memory; the plan"

@@ -6,6 +6,7 @@ Source: https://arxiv.org/abs/2204.02311 (appendix B: model FLOPs utilization)
 from collections.abc import Iterator
 from typing import Final
 
+from holdfast.planner.memory import LORA
 from holdfast.planner.plan import Option, Plan, Question
 from holdfast.planner.quantity import Quantity
 
@@ -31,12 +32,15 @@ def outcome_of(question: Question, found: Plan, option: Option) -> Iterator[Quan
 
 def _utilization(question: Question, option: Option) -> Quantity:
     cluster, training, model = question.cluster, question.training, question.model
-    used = 6.0 * model.matmul_parameters
-    attention = model.flops_per_token(training.sequence) - used
+    each = 2 * model.matmul_passes
+    used, adapters = float(each * model.matmul_parameters), 6.0 * model.layers * model.adapter_parameters
+    attention = model.flops_per_token(training.sequence) - used - adapters
+    says = f"6 x {model.layers * model.adapter_parameters:.4g} of them; no others have gradients"
     of = (
-        Quantity("of parameters", used, "FLOP", f"6 x {model.matmul_parameters:.4g} of them", SIX_N),
+        Quantity("of parameters", used, "FLOP", f"{each} x {model.matmul_parameters:.4g} of them", SIX_N),
+        *((Quantity("of adapters", adapters, "FLOP", says, LORA),) if adapters else ()),
         Quantity("of attention", attention, "FLOP", f"3 x each layer's scores of {training.sequence} tokens", MFU),
     )
-    flops = Quantity("FLOP of a token", used + attention, "FLOP", "the sum of its parts", of=of)
+    flops = Quantity("FLOP of a token", used + adapters + attention, "FLOP", "the sum of its parts", of=of)
     says = f"tokens a second x FLOP of a token over {cluster.gpus} x {cluster.gpu.bf16:.4g} FLOP/s"
     return Quantity("MFU", option.mfu, "share", says, MFU, (flops,))

@@ -22,6 +22,7 @@ from holdfast.planner.reliability import (
     save_every_s,
     spares_for,
 )
+from holdfast.planner.replicagroups import Shares, in_groups
 from holdfast.planner.run import Efficiency, Run
 from holdfast.planner.spot import Spot
 from holdfast.planner.step import model_flops_utilization, step_time
@@ -80,7 +81,9 @@ class Rejected(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """`options` are sorted, the best first. `spare_gpus` of the spare nodes stand by, and are paid."""
+    """`options` are sorted, the best first. `spare_gpus` of the spare nodes stand by, and are paid. `groups` is
+    what replica groups would leave of the time, where there are nodes enough.
+    """
 
     options: tuple[Option, ...]
     rejected: tuple[Rejected, ...]
@@ -89,6 +92,7 @@ class Plan(msgspec.Struct, frozen=True):
     interval: Quantity
     effective: Quantity
     spare_gpus: int
+    groups: Shares | None = None
 
 
 def interval_of(question: Question) -> Quantity:
@@ -151,6 +155,7 @@ def plan(question: Question, pinned: Mapping[str, int] | None = None) -> Plan:
         interval=interval,
         effective=effective,
         spare_gpus=stand_by,
+        groups=in_groups(nodes, question.cluster.gpus, reliability),
     )
 
 

@@ -11,6 +11,7 @@ reached: {matmul: 0.6}
 spot: {price: 1.2, interruptions: 20}
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, TypeVar
@@ -135,9 +136,11 @@ def _model(given: dict[str, object], folder: Path) -> Model:
     config = given.pop("config", None)
     if config is None:
         return _part("model", {"name": "model", **given}, Model)
+    rank = given.pop("adapter_rank", 0)
     if given:
         raise InvalidInput(Problem("model", sorted(given), "give either `config` or the numbers, not both"))
-    return read_config(folder / str(config))
+    whole = msgspec.to_builtins(read_config(folder / str(config)))
+    return _part("model", {**whole, "adapter_rank": rank}, Model)
 
 
 def _cluster(given: dict[str, object]) -> Cluster:
@@ -154,9 +157,26 @@ def _part(name: str, given: Mapping[str, object], kind: type[Part]) -> Part:
     try:
         return msgspec.convert(plain, kind)
     except msgspec.ValidationError as error:
-        says, _, where = str(error).partition(" - at `$")
-        field = f"{name}{where.rstrip('`')}"
-        raise InvalidInput(Problem(field, plain, f"{says[:1].lower()}{says[1:]}")) from None
+        raise InvalidInput(_refused(name, plain, kind, str(error))) from None
+
+
+_FIELD: Final = re.compile(r"Object (?:contains unknown|missing required) field `(.+?)`")
+
+
+def _refused(section: str, given: Mapping[str, object], kind: type[msgspec.Struct], error: str) -> Problem:
+    """What msgspec says of a section, told of the one value that it is about."""
+    says, _, where = error.partition(" - at `$")
+    path = where.rstrip("`").lstrip(".").split(".") if where else []
+    fix = f"{says[:1].lower()}{says[1:]}"
+    if (about := _FIELD.match(says)) is not None:
+        path.append(about[1])
+        # Of a section in a section the names are on the page.
+        names = f"one of {', '.join(kind.__struct_fields__)}" if len(path) == 1 else "a name that is known there"
+        fix = f"give {names}" if "unknown" in says else "it is missing: give it"
+    value: object = given
+    for each in path:
+        value = value.get(each) if isinstance(value, Mapping) else None
+    return Problem(".".join([section, *path]), value, fix)
 
 
 def _number(value: object) -> object:

@@ -25,6 +25,8 @@ LLAMA3: Final = "https://arxiv.org/abs/2407.21783"
 DALY: Final = "https://doi.org/10.1016/j.future.2004.11.016"
 LLAMA3_RATE: Final = 419 / (2048 * 54) * 1000
 """Unexpected interruptions for 1,000 node-days: 3.79."""
+CORRUPTIONS: Final = 6 / 419
+"""Silent corruption among those: 1.4%."""
 DAY_S: Final = 86_400.0
 LEAST_LOG: Final = -600.0
 
@@ -33,7 +35,9 @@ class Reliability(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`rate` is failures for 1,000 node-days, `restart_s` from a failure until the step that was lost begins anew.
 
     `save_s` is how long a checkpoint holds training up; `repair_days` until a node is back; `waiting` is the share
-    of failures that may find no spare.
+    of failures that may find no spare. Of `groups` replica groups (0: not asked for) a failure takes out one, and
+    holds up the others for `regroup_s` (None: reckoned from the GPUs); a share `everybody` of failures
+    has all go back, which costs `back_s` each: as much as the simulator loses to one (docs/simulator.md).
     """
 
     rate: float = LLAMA3_RATE
@@ -41,12 +45,22 @@ class Reliability(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     save_s: float = 1.0
     repair_days: float = 3.0
     waiting: float = 0.01
+    groups: int = 16
+    regroup_s: float | None = None
+    everybody: float = CORRUPTIONS
+    back_s: float = 2400.0
 
     def __post_init__(self) -> None:
         """Raises InvalidInput."""
-        wrong = list(not_negative(self, "reliability", ("rate", "restart_s", "save_s", "repair_days")))
+        wrong = list(
+            not_negative(self, "reliability", ("rate", "restart_s", "save_s", "repair_days", "groups", "back_s"))
+        )
+        if self.regroup_s is not None:
+            wrong += not_negative(self, "reliability", ("regroup_s",))
         if not 0 < self.waiting < 1:
             wrong.append(Problem("reliability.waiting", self.waiting, "give a share between 0 and 1"))
+        if not 0 <= self.everybody <= 1:
+            wrong.append(Problem("reliability.everybody", self.everybody, "give a share of at most 1"))
         if wrong:
             raise InvalidInput(*wrong)
 

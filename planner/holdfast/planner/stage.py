@@ -75,9 +75,19 @@ def parameters_of(model: Model, layout: Layout, stage: Stage) -> tuple[float, fl
     return stage.layers * layer_on_gpu(model, layout) + stage.embeddings / layout.tensor - experts, experts
 
 
+def trained_of(model: Model, layout: Layout, stage: Stage) -> tuple[float, float]:
+    """The same of those that train: all, or the adapters beside them."""
+    if not model.adapter_rank:
+        return parameters_of(model, layout, stage)
+    return stage.layers * model.adapter_parameters / layout.tensor, 0.0
+
+
 def kept_parameters(model: Model, layout: Layout, stage: Stage, since: Sharding) -> float:
-    """Those of which a GPU keeps something that replicas share out since a stage of ZeRO: of experts fewer do."""
-    rest, experts = parameters_of(model, layout, stage)
+    """Those of which a GPU keeps something that replicas share out since a stage of ZeRO: of experts fewer do, and
+    of frozen parameters nothing but themselves.
+    """
+    of = parameters_of if since is Sharding.PARAMETERS else trained_of
+    rest, experts = of(model, layout, stage)
     if layout.sharding < since:
         return rest + experts
     return rest / layout.shared_by + experts / layout.experts_shared_by

@@ -86,10 +86,14 @@ def _matmuls(run: Run, reached: Efficiency, stage: Stage) -> Took:
     gpu, tokens = cluster.gpu, layout.micro_batch * training.sequence / layout.context
     times, score_times = passes(layout, flash=training.flash)
     wide = gpu.bf16 * reached.matmul
-    linear = times * stage.layers * 2.0 * tokens * model.layer_parameters(active=True) / layout.tensor
+    adapters = times * stage.layers * 2.0 * tokens * model.adapter_parameters / layout.tensor
+    times -= 3 - model.matmul_passes
+    linear = times * stage.layers * 2.0 * tokens * model.layer_parameters(active=True) / layout.tensor + adapters
     scores = model.attention_flops(training.sequence, causal=training.flash)
     scores *= score_times * stage.layers * tokens / layout.tensor
-    head = 3.0 * 2.0 * tokens * model.vocab * model.hidden / layout.tensor if stage.has_head else 0.0
+    head = (
+        model.matmul_passes * 2.0 * tokens * model.vocab * model.hidden / layout.tensor if stage.has_head else 0.0
+    )
     took_s, says = 0.0, []
     for flop, rate, what in (
         (linear, gpu.fp8 * reached.matmul if training.fp8 and gpu.fp8 else wide, "of layers"),
@@ -118,7 +122,8 @@ def step_time(run: Run, reached: Efficiency) -> Quantity:
             ("expert-parallel exchange", one.expert, RING),
         )
     ]
-    hands, waits = handover(run, one.whole), _replicas(run, one.whole * count)
+    hands, beside_s = handover(run, one.whole)
+    waits = _replicas(run, (one.whole - beside_s) * count)
     optimizer = _optimizer(run, reached)
     parts += [
         Quantity("pipeline hand-over", hands.s, "s", hands.says, RING),
@@ -139,7 +144,8 @@ def _replicas(run: Run, computes_s: float) -> Took:
     if not exchange.s:
         return exchange
     each = layout.sharding > Sharding.OPTIMIZER
-    beside = computes_s if each else 2.0 / 3.0 * computes_s / layout.micro_batches(run.training)
+    backward = 1.0 - 1.0 / run.model.matmul_passes
+    beside = computes_s if each else backward * computes_s / layout.micro_batches(run.training)
     hides = HIDES * beside if layout.overlap else 0.0
     says = f"{shown(exchange.s, 's')} less {shown(hides, 's')} of computing that hides it: {exchange.says}"
     return Took(max(0.0, exchange.s - hides), says)
@@ -162,7 +168,8 @@ def hardware_flops_utilization(run: Run, step_s: float) -> float:
     """
     times, _ = passes(run.layout, flash=run.training.flash)
     useful = model_flops_utilization(run, step_s)
-    return useful * times / 3.0
+    frozen = 3.0 - run.model.matmul_passes
+    return useful * (times - frozen) / (3.0 - frozen)
 
 
 def _memory_bound(run: Run, reached: Efficiency) -> Took:

@@ -6,7 +6,7 @@ Each kind of parallelism has a group of its own, which stands where `holdfast.pl
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from holdfast.planner.cluster import reach_of
+from holdfast.planner.cluster import Reach, reach_of
 from holdfast.planner.collective import exchange_s, gather_s, reduce_s, send_s
 from holdfast.planner.layout import Layout, Recompute, Schedule, Sharding
 from holdfast.planner.model import Model
@@ -22,7 +22,7 @@ from holdfast.planner.ranks import (
     tensor_ranks,
 )
 from holdfast.planner.run import Run
-from holdfast.planner.stage import fullest_stage, parameters_of
+from holdfast.planner.stage import fullest_stage, parameters_of, trained_of
 
 # Of what is computed, what can run beside a message without being slowed by it.
 HIDES: Final = 0.9
@@ -64,8 +64,8 @@ def context_traffic(run: Run) -> Took:
 
 def expert_traffic(run: Run) -> Took:
     """Of a layer with experts and micro-batch: tokens to their experts and back, forward and backward, and again
-    where all is computed again: to each expert by NVLink, once to each domain by the network. In FP8 they go out
-    in 8 bits and come back in 16.
+    where all is computed again: to each expert by NVLink, once to each domain by the network, of which the slower
+    is waited for. In FP8 they go out in 8 bits and come back in 16.
     """
     model, layout, cluster, training = run
     if layout.expert == 1 or model.experts is None:
@@ -74,14 +74,28 @@ def expert_traffic(run: Run) -> Took:
     tokens = layout.micro_batch * training.sequence / layout.context / layout.tensor
     domains = model.experts.domains or reach.size // reach.near
     copies = model.experts.active if reach.near >= reach.size else min(model.experts.active, domains)
-    bytes_ = tokens * copies * model.hidden * (1.0 + 2.0 if training.fp8 else 2.0 + 2.0)
     times = 3 if layout.recompute is Recompute.FULL else 2
-    says = f"{times} times {shown(bytes_, 'bytes')} to and from the experts of {reach.size} GPUs at "
-    says += f"{shown(reach.port, 'bytes/s')}, {copies} copies of a token"
-    return Took(times * exchange_s(bytes_, reach), says)
+    near = reach_of(cluster, (reach.near, 1))
+
+    def exchanged(copies: int, reach: Reach) -> Took:
+        bytes_ = tokens * copies * model.hidden * (1.0 + 2.0 if training.fp8 else 2.0 + 2.0)
+        says = f"{times} times {shown(bytes_, 'bytes')} to and from the experts of {reach.size} GPUs at "
+        says += f"{shown(reach.port, 'bytes/s')}, {copies} copies of a token"
+        return Took(times * exchange_s(bytes_, reach), says)
+
+    return max(exchanged(copies, reach), exchanged(model.experts.active, near))
 
 
-def handover(run: Run, computes_s: float) -> Took:
+class Handover(NamedTuple):
+    """What of the pipeline's messages shows in a step, and how long one micro-batch computes beside those that do
+    not: nothing else hides behind that.
+    """
+
+    shows: Took
+    beside_s: float
+
+
+def handover(run: Run, computes_s: float) -> Handover:
     """Of a step: activations to the next stage and their gradients back, of each micro-batch and chunk, and once
     all the way as the pipeline fills and drains. A schedule that has more at hand than the next micro-batch sends
     beside what it computes, which takes `computes_s` for a micro-batch.
@@ -91,16 +105,17 @@ def handover(run: Run, computes_s: float) -> Took:
     """
     model, layout, cluster, training = run
     if layout.pipeline == 1:
-        return NOTHING
+        return Handover(NOTHING, 0.0)
     reach = reach_of(cluster, *stage_ranks(layout))
     bytes_ = 2.0 * layout.micro_batch * training.sequence / layout.context * model.hidden / layout.tensor
     once = 2.0 * send_s(bytes_, reach.hop, reach.latency_s)
     hides = layout.overlap and layout.schedule is not Schedule.ONE_F_ONE_B
-    shows = max(0.0, layout.chunks * once - (HIDES * computes_s if hides else 0.0))
+    beside_s = min(computes_s, layout.chunks * once / HIDES) if hides else 0.0
+    shows = layout.chunks * once - HIDES * beside_s
     fills, count = layout.pipeline - 1, layout.micro_batches(training)
     says = f"{shown(bytes_, 'bytes')} there and back at {shown(reach.hop, 'bytes/s')}, {fills} times to fill and"
     says += f" drain; {shown(shows, 's')} of each of {count} micro-batches does not hide"
-    return Took(count * shows + fills * once, says)
+    return Handover(Took(count * shows + fills * once, says), beside_s)
 
 
 def replica_traffic(run: Run) -> Took:
@@ -109,7 +124,7 @@ def replica_traffic(run: Run) -> Took:
     if all(reach_of(run.cluster, *each.replicas).size == 1 for each in shares):
         return NOTHING
     took_s = sum(_reduced_s(each, run) + _gathered_s(each, run) for each in shares)
-    bytes_ = shown(sum(each.bytes_ for each in shares), "bytes")
+    bytes_ = shown(sum(each.trained for each in shares), "bytes")
     says = f"{bytes_} of gradients among {reach_of(run.cluster, *shares[0].replicas)}"
     if run.layout.sharding is Sharding.PARAMETERS:
         says += f", and parameters twice among {reach_of(run.cluster, *shares[0].shards)}"
@@ -117,20 +132,24 @@ def replica_traffic(run: Run) -> Took:
 
 
 class _Share(NamedTuple):
-    """Parameters of a GPU, in 16 bits: who has them too, and which of those share them out."""
+    """Bytes in 16 bits of a GPU's parameters, and of those that train: who has them too, and which of those share
+    them out.
+    """
 
     bytes_: float
+    trained: float
     replicas: Group
     shards: Group
 
 
 def _shares(model: Model, layout: Layout) -> Iterator[_Share]:
     """What every rank has, and the experts, which expert parallelism leaves fewer replicas of."""
-    rest, experts = parameters_of(model, layout, fullest_stage(model, layout))
-    yield _Share(2.0 * rest, replica_ranks(layout), shard_ranks(layout))
+    stage = fullest_stage(model, layout)
+    rest, experts = parameters_of(model, layout, stage)
+    yield _Share(2.0 * rest, 2.0 * trained_of(model, layout, stage)[0], replica_ranks(layout), shard_ranks(layout))
     if experts:
         shards = ((layout.experts_shared_by, layout.expert),) if layout.shards else expert_replica_ranks(layout)
-        yield _Share(2.0 * experts, expert_replica_ranks(layout), shards)
+        yield _Share(2.0 * experts, 2.0 * experts, expert_replica_ranks(layout), shards)
 
 
 def _reduced_s(share: _Share, run: Run) -> float:
@@ -143,10 +162,10 @@ def _reduced_s(share: _Share, run: Run) -> float:
     if layout.sharding is Sharding.PARAMETERS:
         near = reach_of(cluster, *share.shards)
         beyond = reach_of(cluster, (reach.size // near.size, share.shards[-1][1] * near.size))
-        return count * gather_s(share.bytes_, near) + reduce_s(share.bytes_ / near.size, beyond)
+        return count * gather_s(share.trained, near) + reduce_s(share.trained / near.size, beyond)
     if layout.sharding is Sharding.GRADIENTS:
-        return (count + 1) * gather_s(share.bytes_, reach)
-    return reduce_s(share.bytes_, reach)
+        return (count + 1) * gather_s(share.trained, reach)
+    return reduce_s(share.trained, reach)
 
 
 def _gathered_s(share: _Share, run: Run) -> float:

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from holdfast.planner.checkpoint import checkpoint_bytes, copied_s, written_s
 from holdfast.planner.fleetrate import Failures
 from holdfast.planner.layout import Layout
 from holdfast.planner.memory import memory_of
@@ -24,19 +25,23 @@ MATMUL_LEAST, MATMUL_MOST = 0.01, 1.0
 class Truth(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured; None: nothing was. Rates are bytes a second.
 
-    `memory_rate` of a GPU's memory, `nvlink` from a GPU to a neighbour, `tcp` from node to node by one connection.
-    `memory` is the greatest of a GPU in bytes, `step_s` a step's time and `mfu` what it comes to. `save_s` is how
-    long a checkpoint held training up, `effective` the share of the time that trained.
+    `memory_rate` of a GPU's memory, `nvlink` from a GPU to a neighbour, `host` to its node's memory, `tcp` from
+    node to node by one connection. `memory` is the greatest of a GPU in bytes, `step_s` a step's time and `mfu`
+    what it comes to. `save_s` is how long a checkpoint held training up, `written_s` until it was committed,
+    `restart_s` from a failure until training went on, `effective` the share of the time that trained.
     """
 
     memory_rate: float | None = None
     nvlink: float | None = None
+    host: float | None = None
     tcp: float | None = None
     memory: float | None = None
     step_s: float | None = None
     mfu: float | None = None
     failures: Failures | None = None
     save_s: float | None = None
+    written_s: float | None = None
+    restart_s: float | None = None
     effective: float | None = None
 
 
@@ -73,15 +78,23 @@ def with_measured(question: Question, layout: Layout, truth: Truth) -> Question:
     if truth.memory_rate is not None:
         reached = replace(reached, memory=truth.memory_rate / gpu.memory_rate)
     if truth.nvlink is not None and gpu.nvlink:
-        reached = replace(reached, links=truth.nvlink / gpu.nvlink)
+        reached = replace(reached, links=truth.nvlink / question.cluster.peer_rate)
     if truth.save_s is not None:
         given = replace(given, save_s=truth.save_s)
+    if truth.restart_s is not None:
+        given = replace(given, restart_s=truth.restart_s)
     if truth.failures is not None:
         given = replace(given, rate=truth.failures.rate)
     if truth.step_s is not None:
         run = Run(question.model, layout, question.cluster, question.training)
         reached = replace(reached, matmul=_matmul(run, reached, truth.step_s))
-    return replace(question, reached=reached, reliability=given)
+    cluster = question.cluster
+    if truth.host is not None:
+        cluster = replace(cluster, host=truth.host)
+    if truth.written_s and cluster.storage is not None:
+        size = checkpoint_bytes(question.model, question.training)
+        cluster = replace(cluster, storage=size / truth.written_s)
+    return replace(question, cluster=cluster, reached=reached, reliability=given)
 
 
 def best_now(question: Question, layout: Layout) -> str:
@@ -103,7 +116,14 @@ def _compared(question: Question, layout: Layout, truth: Truth) -> Iterator[Comp
         yield _rate("GPU memory's rate", assumed, truth.memory_rate, _becomes(question, only, layout))
     if truth.nvlink is not None and gpu.nvlink:
         only = with_measured(question, layout, Truth(nvlink=truth.nvlink))
-        yield _rate("NVLink's rate", gpu.nvlink * reached.links, truth.nvlink, _becomes(question, only, layout))
+        yield _rate(
+            "NVLink's rate", cluster.peer_rate * reached.links, truth.nvlink, _becomes(question, only, layout)
+        )
+    if truth.host is not None:
+        size = checkpoint_bytes(question.model, question.training)
+        stalls = (shown(copied_s(size, cluster.gpus, rate), "s") for rate in (truth.host, cluster.host))
+        says = "a checkpoint is copied there in {} in place of {}".format(*stalls)
+        yield _rate("rate to host memory", cluster.host, truth.host, says)
     if truth.tcp is not None and cluster.nodes > 1:
         assumed = cluster.network * cluster.per_node
         slower = replace(question, cluster=replace(cluster, network=truth.tcp / cluster.per_node))
@@ -113,20 +133,12 @@ def _compared(question: Question, layout: Layout, truth: Truth) -> Iterator[Comp
         yield found if found.is_worse else replace(found, is_wrong=False, becomes="")
     if truth.memory is not None:
         planned = memory_of(question.model, layout, question.training).value
-        left = shown(max(0.0, gpu.memory - truth.memory), "bytes")
-        says = f"what an allocator has reserved and does not use is in it; {left} of the GPU are left"
+        left = f"{shown(gpu.memory - truth.memory, 'bytes')} of the GPU are left"
+        if truth.memory >= gpu.memory:
+            left = f"it is more than the {shown(gpu.memory, 'bytes')} of its data sheet, whose GB may be GiB"
+        says = f"what an allocator has reserved and does not use is in it; {left}"
         yield _figure("memory of a GPU", "bytes", planned, truth.memory, truth.memory > planned, says)
-    if truth.save_s is not None:
-        only = with_measured(question, layout, Truth(save_s=truth.save_s))
-        assumed = question.reliability.save_s
-        yield _figure(
-            "stall of a checkpoint",
-            "s",
-            assumed,
-            truth.save_s,
-            is_worse=truth.save_s > assumed,
-            becomes=_reliable(question, only),
-        )
+    yield from _delayed(question, layout, truth)
     if truth.failures is not None:
         yield _failed(question, layout, truth.failures)
     if truth.effective is not None:
@@ -136,6 +148,25 @@ def _compared(question: Question, layout: Layout, truth: Truth) -> Iterator[Comp
             "effective share of time", "share", assumed, truth.effective, is_worse=truth.effective < assumed
         )
     yield from _stepped(question, layout, truth)
+
+
+def _delayed(question: Question, layout: Layout, truth: Truth) -> Iterator[Compared]:
+    """How long checkpoints and restarts take."""
+    given, storage = question.reliability, question.cluster.storage
+    size = checkpoint_bytes(question.model, question.training)
+    for name, assumed, measured, alone in (
+        ("stall of a checkpoint", given.save_s, truth.save_s, Truth(save_s=truth.save_s)),
+        (
+            "time until a checkpoint is written",
+            written_s(size, storage) if storage is not None else None,
+            truth.written_s,
+            Truth(written_s=truth.written_s),
+        ),
+        ("restart after a failure", given.restart_s, truth.restart_s, Truth(restart_s=truth.restart_s)),
+    ):
+        if assumed is not None and measured is not None:
+            becomes = _reliable(question, with_measured(question, layout, alone))
+            yield _figure(name, "s", assumed, measured, is_worse=measured > assumed, becomes=becomes)
 
 
 def _stepped(question: Question, layout: Layout, truth: Truth) -> Iterator[Compared]:

@@ -174,6 +174,51 @@ COMMAND_R = {
     "vocab_size": 256000,
 }
 del COMMAND_R["tie_word_embeddings"]
+# Source: https://huggingface.co/arcee-ai/AFM-4.5B
+ARCEE = {
+    **LLAMA,
+    "model_type": "arcee",
+    "hidden_size": 2560,
+    "intermediate_size": 18432,
+    "num_attention_heads": 20,
+    "head_dim": 128,
+    "num_hidden_layers": 36,
+    "num_key_value_heads": 4,
+    "vocab_size": 128000,
+}
+# Source: https://huggingface.co/swiss-ai/Apertus-8B-2509
+APERTUS = {**LLAMA, "model_type": "apertus", "intermediate_size": 21504, "vocab_size": 131072}
+# Source: https://huggingface.co/docs/transformers/model_doc/ernie4_5_moe (21B parameters, 3B active)
+ERNIE = {
+    "model_type": "ernie4_5_moe",
+    "hidden_size": 2560,
+    "intermediate_size": 12288,
+    "moe_intermediate_size": 1536,
+    "moe_num_experts": 64,
+    "moe_k": 6,
+    "moe_num_shared_experts": 2,
+    "moe_layer_start_index": 1,
+    "moe_layer_interval": 1,
+    "num_attention_heads": 20,
+    "num_key_value_heads": 4,
+    "num_hidden_layers": 28,
+    "vocab_size": 103424,
+    "tie_word_embeddings": True,
+}
+# Source: https://openai.com/index/introducing-gpt-oss/ (117B parameters, 5.1B active without the embedding)
+GPT_OSS = {
+    **LLAMA,
+    "model_type": "gpt_oss",
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "head_dim": 64,
+    "num_attention_heads": 64,
+    "num_hidden_layers": 36,
+    "num_local_experts": 128,
+    "experts_per_token": 4,
+    "vocab_size": 201088,
+    "layer_types": ["sliding_attention", "full_attention"] * 18,
+}
 
 
 @pytest.mark.parametrize(
@@ -196,6 +241,10 @@ del COMMAND_R["tie_word_embeddings"]
         pytest.param(QWEN, 7.72, 7.72, id="Qwen 7B: its width is that of two matrices"),
         pytest.param(MAVERICK, 400.7, 17.18, id="Llama 4 Maverick: every other layer dense"),
         pytest.param(COMMAND_R, 34.98, 34.98, id="Command R: tied where it does not say"),
+        pytest.param(ARCEE, 4.619, 4.619, id="AFM 4.5B: two matrices"),
+        pytest.param(APERTUS, 8.05, 8.05, id="Apertus 8B: two matrices"),
+        pytest.param(ERNIE, 21.83, 3.352, id="ERNIE 4.5 21B: experts by names of their own"),
+        pytest.param(GPT_OSS, 116.8, 5.13 + 0.579, id="gpt-oss 120B"),
     ],
 )
 def test_the_parameters_of_a_config_are_those_that_its_makers_count(
@@ -241,6 +290,11 @@ def test_a_config_that_is_wrong_is_refused_by_its_key(changed: dict[str, object]
         ({**LLAMA, "layer_types": [{}]}, "layers of {}"),
         ({**LLAMA, "is_encoder_decoder": True}, "encoder"),
         ({"model_type": "gemma3", "text_config": LLAMA}, "text_config"),
+        ({**LLAMA, "model_type": "qwen2_5_vl", "vision_config": {"depth": 32}}, "vision_config.*as a file"),
+        ({"peft_type": "LORA", "r": 16}, "peft_type.*the model that it adapts"),
+        ({**LLAMA, "expert_total": 64}, "expert_total.*without experts"),
+        ({**ERNIE, "moe_layers_enum": "3,4,5"}, "moe_layers_enum"),
+        ({**MIXTRAL, "model_type": "arctic", "parallel_attn_mlp_res": True}, "parallel_attn_mlp_res"),
         ({**QWEN_MOE, "shared_expert_intermediate_size": 1000}, "multiple of an expert's width"),
         ({**QWEN_MOE, "intermediate_size": 0, "moe_intermediate_size": 0}, "ffn"),
         ({**QWEN_MOE, "mlp_only_layers": "all"}, "mlp_only_layers"),

@@ -330,6 +330,26 @@ def test_a_question_that_is_wrong_is_refused_by_its_field(tmp_path: Path, text: 
     assert refused.value.problems[0].field.startswith(field)
 
 
+@pytest.mark.parametrize(
+    ("cluster", "says"),
+    [
+        ("{gpu: H100, gpus: eight}", r"cluster\.gpus: 'eight' .*expected `int`"),
+        ("{gpu: H100, gpus: 8, colour: red}", r"cluster\.colour: 'red' .*give one of gpu, gpus, per_node"),
+        ("{gpu: H100}", r"cluster\.gpus: None .*missing"),
+        ("{gpu: {name: own, bf16: fast}, gpus: 8}", r"cluster\.gpu\.bf16: 'fast' .*expected `float`"),
+        ("{gpu: {name: own, speed: 3}, gpus: 8}", r"cluster\.gpu\.speed: 3 .*known there"),
+    ],
+)
+def test_a_value_that_is_wrong_is_told_alone(tmp_path: Path, cluster: str, says: str) -> None:
+    file = tmp_path / "question.yaml"
+    file.write_text(
+        "model: {layers: 2, hidden: 64, heads: 4, ffn: 256, vocab: 1000}\ntraining: {sequence: 128, batch: 8}\n"
+        f"cluster: {cluster}\n"
+    )
+    with pytest.raises(InvalidInput, match=says):
+        question_of(read_sections(file), tmp_path)
+
+
 @pytest.mark.parametrize(("tokens", "fix"), [(1e40, "at most 1e"), (-1.0, "at least 0"), (math.nan, "at least 0")])
 def test_a_number_beyond_its_bounds_is_told_which(tokens: float, fix: str) -> None:
     with pytest.raises(InvalidInput, match=rf"training.tokens.*{fix}"):

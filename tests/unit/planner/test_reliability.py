@@ -11,6 +11,7 @@ from holdfast.planner.reliability import (
     save_every_s,
     spares_for,
 )
+from holdfast.planner.replicagroups import in_groups
 
 MIN_S = 60.0
 
@@ -37,6 +38,59 @@ def test_a_hundred_thousand_gpus_reach_what_ft_hsdp_tells(restart_s: float, shar
     # Source: https://arxiv.org/abs/2602.00277: 44% and 80%
     given = Reliability(rate=6.5, restart_s=restart_s, save_s=0.0)
     assert effective_share(12_500, given, 0.0).value == pytest.approx(share, abs=0.02)
+
+
+def test_replica_groups_leave_what_ft_hsdp_tells_of_them() -> None:
+    # Source: https://arxiv.org/abs/2602.00277: 18 minutes apart, 10 to restart, 3 of which all wait: 80%.
+    given = Reliability(rate=6.4, restart_s=10 * MIN_S, regroup_s=3 * MIN_S, save_s=0.0, everybody=0.0)
+    found = in_groups(12_500, 100_000, given)
+    assert found is not None
+    assert found.trains.value == pytest.approx(1 - 3 / 18)
+    assert found.goodput.value == pytest.approx(0.80, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "rate", "groups", "whole", "trains", "goodput"),
+    [
+        pytest.param(2048, LLAMA3_RATE, 16, 0.993, 0.996, 0.996, id="16,384 GPUs"),
+        pytest.param(4096, LLAMA3_RATE, 16, 0.987, 0.993, 0.992, id="32,768 GPUs"),
+        pytest.param(12_500, LLAMA3_RATE, 20, 0.943, 0.956, 0.955, id="100,000 GPUs"),
+        pytest.param(12_500, 6.4, 20, 0.897, 0.924, 0.922, id="100,000 GPUs, a fault every 16 minutes"),
+    ],
+)
+def test_groups_are_worth_what_the_simulator_makes_of_them_within_two_points(
+    nodes: int, rate: float, groups: int, whole: float, trains: float, goodput: float
+) -> None:
+    """Simulated: the table of replica groups in docs/simulator.md."""
+    given = Reliability(rate=rate, groups=groups)
+    found = in_groups(nodes, 8 * nodes, given)
+    assert found is not None
+    alone = effective_share(nodes, given, save_every_s(nodes, given).value).value
+    assert alone == pytest.approx(whole, abs=0.02)
+    assert found.trains.value == pytest.approx(trains, abs=0.02)
+    assert found.goodput.value == pytest.approx(goodput, abs=0.02)
+    assert found.trains.value > found.goodput.value > alone
+
+
+def test_a_group_that_is_away_costs_less_where_there_are_more() -> None:
+    few, many = (in_groups(4096, 32_768, Reliability(groups=groups)) for groups in (4, 64))
+    assert few is not None
+    assert many is not None
+    assert few.trains == many.trains
+    assert few.trains.value - few.goodput.value == pytest.approx(16 * (many.trains.value - many.goodput.value))
+    # The others stop for two meetings and a copy.
+    stop_s, back_s = 2 * (0.2 + 3.2768) + 10, 2400
+    given = Reliability(save_s=0.0)
+    bare = in_groups(4096, 32_768, given)
+    assert bare is not None
+    lost = (1 - given.everybody) * stop_s + given.everybody * back_s
+    assert bare.trains.value == pytest.approx(1 - lost / between_failures_s(4096, given))
+
+
+def test_there_are_no_groups_of_less_than_a_node_or_where_nothing_fails() -> None:
+    assert in_groups(15, 120, Reliability()) is None
+    assert in_groups(4096, 32_768, Reliability(groups=0)) is None
+    assert in_groups(4096, 32_768, Reliability(rate=0.0)) is None
 
 
 def test_llama_3_was_interrupted_every_three_hours() -> None:
@@ -71,7 +125,17 @@ def test_nothing_that_fails_never_saves_and_loses_nothing() -> None:
     assert effective_share(8, given, math.inf).value == 1.0
 
 
-@pytest.mark.parametrize("wrong", [{"rate": -1.0}, {"waiting": 0.0}, {"waiting": 1.0}, {"save_s": -1.0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rate": -1.0},
+        {"waiting": 0.0},
+        {"waiting": 1.0},
+        {"save_s": -1.0},
+        {"everybody": 2.0},
+        {"regroup_s": -1.0},
+    ],
+)
 def test_what_no_fleet_can_be_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidInput, match="reliability"):
         Reliability(**wrong)

@@ -7,10 +7,14 @@ from msgspec.structs import replace
 from test_plans import H100, LLAMA_8B, TRAINING
 
 from holdfast.api.fleet import FleetReport, Rate
+from holdfast.api.planned import expects_of
+from holdfast.api.trainingjob import read_trainingjob
 from holdfast.planner.cluster import Cluster
 from holdfast.planner.fleetrate import Failures, failures_of
+from holdfast.planner.gpu import GPUS
+from holdfast.planner.jobfile import job_of
 from holdfast.planner.layout import Layout, Recompute, Sharding
-from holdfast.planner.plan import Question
+from holdfast.planner.plan import Question, plan
 from holdfast.planner.run import Run
 from holdfast.planner.step import step_time
 from holdfast.planner.truth import Compared, Truth, best_now, compare, with_measured
@@ -108,7 +112,49 @@ def test_what_checkpoints_cost_and_what_the_time_came_to() -> None:
     assert found["stall of a checkpoint"].is_worse
     assert found["effective share of time"].is_worse
     assert found["memory of a GPU"].is_worse
-    assert "of the GPU are left" in found["memory of a GPU"].becomes
+    assert "1 GB of the GPU are left" in found["memory of a GPU"].becomes
+    # An H100 of 80 GB has 81,559 MiB, as its driver tells.
+    full = told(Truth(memory=83e9))["memory of a GPU"]
+    assert "more than the 80 GB of its data sheet" in full.becomes
+
+
+@pytest.mark.parametrize(
+    ("truth", "name", "assumed", "becomes"),
+    [
+        pytest.param(
+            Truth(host=12.5e9), "rate to host memory", 25e9, "copied there in 141 ms in place of 70", id="host"
+        ),
+        pytest.param(
+            Truth(written_s=60.0), "time until a checkpoint is written", 11.2, "a checkpoint every", id="storage"
+        ),
+        pytest.param(Truth(restart_s=900.0), "restart after a failure", 60.0, "of the time trains", id="restart"),
+        pytest.param(Truth(save_s=20.0), "stall of a checkpoint", 1.0, "of the time trains", id="stall"),
+    ],
+)
+def test_each_assumption_that_is_wrong_is_the_one_that_is_named(
+    truth: Truth, name: str, assumed: float, becomes: str
+) -> None:
+    often = replace(QUESTION.reliability, rate=3000.0, save_s=1.0)
+    question = replace(QUESTION, cluster=replace(QUESTION.cluster, storage=1e10), reliability=often)
+    (found,) = told(truth, question).values()
+    assert found.name == name
+    assert found.assumed == pytest.approx(assumed, rel=0.01)
+    assert (found.is_wrong, found.is_worse) == (True, True)
+    assert becomes in found.becomes
+    (again,) = told(truth, with_measured(question, LAYOUT, truth)).values()
+    assert not again.is_wrong, "what was measured is what is assumed now"
+
+
+def test_a_neighbour_in_a_mesh_is_reached_by_one_link_of_all() -> None:
+    mesh = replace(QUESTION, cluster=Cluster(GPUS["MI300X-192GB"], 64))
+    found = told(Truth(nvlink=0.8 * 448e9 / 7), mesh)["NVLink's rate"]
+    assert not found.is_wrong
+    assert with_measured(mesh, LAYOUT, Truth(nvlink=32e9)).reached.links == pytest.approx(0.5)
+    planned = plan(mesh)
+    job = read_trainingjob(dict(job_of(mesh, planned, planned.options[0], "mesh")))
+    expects = expects_of(job.metadata.annotations)
+    assert expects is not None
+    assert expects.nvlink_rate == pytest.approx(0.8 * 64e9)
 
 
 def test_another_layout_is_named_where_it_is_now_better() -> None:

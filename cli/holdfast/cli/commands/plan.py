@@ -53,6 +53,8 @@ class Answer(msgspec.Struct, frozen=True):
     spares: int
     checkpoint_every_s: float
     effective_share: float
+    share_in_groups: float | None = None
+    goodput_in_groups: float | None = None
 
 
 @click.command("plan")
@@ -95,7 +97,8 @@ def plan_command(
         best = found.options[0]
         of_failures = (found.failures, found.spares, found.interval, found.effective)
         outcome, notes = outcome_of(question, found, best), notes_of(question, best)
-        told = (best.step, best.memory, *of_failures, *outcome, *notes)
+        groups = (found.groups.goodput,) if found.groups is not None else ()
+        told = (best.step, best.memory, *of_failures, *groups, *outcome, *notes)
         return emit(form, told, table=_explained, names=[each.name for each in told])
     emit(form, _answer(found, top), table=plan_text, names=[str(each.layout) for each in found.options[:top]])
     return ExitCode.OK if found.options else ExitCode.FAILED
@@ -117,6 +120,7 @@ def plan_text(answer: Answer) -> str:
                 ("spare nodes", str(answer.spares)),
                 ("checkpoint every", shown(every, "s") if math.isfinite(every) else "none is due"),
                 ("effective share of time", f"{answer.effective_share:.1%}"),
+                *_of_groups(answer),
                 (
                     "layouts that fit",
                     f"{answer.fits} of {answer.fits + sum(each.count for each in answer.rejected)}",
@@ -128,6 +132,13 @@ def plan_text(answer: Answer) -> str:
         rows = [(str(each.count), each.because, each.example) for each in answer.rejected]
         parts.append(table(("REJECTED", "BECAUSE OF", "AS"), rows))
     return "\n\n".join(parts)
+
+
+def _of_groups(answer: Answer) -> Sequence[tuple[str, str]]:
+    if answer.share_in_groups is None or answer.goodput_in_groups is None:
+        return ()
+    goodput = f"{answer.goodput_in_groups:.1%} counting groups that are away"
+    return (("in replica groups", f"{answer.share_in_groups:.1%}, {goodput}"),)
 
 
 def _cells(option: Option) -> Sequence[str]:
@@ -155,6 +166,8 @@ def _answer(found: Plan, top: int) -> Answer:
         spares=round(found.spares.value),
         checkpoint_every_s=found.interval.value,
         effective_share=found.effective.value,
+        share_in_groups=found.groups.trains.value if found.groups is not None else None,
+        goodput_in_groups=found.groups.goodput.value if found.groups is not None else None,
     )
 
 

@@ -24,7 +24,12 @@ POINTS: Final = 60
 """Of a figure over time: the median of so many newest points."""
 FAR: Final = 2.0
 """What is three times as much and more is told in times."""
-_RATES: Final[Mapping[str, str]] = {"bandwidth-device": "memory_rate", "bandwidth-peer": "nvlink", "link": "tcp"}
+_RATES: Final[Mapping[str, str]] = {
+    "bandwidth-device": "memory_rate",
+    "bandwidth-peer": "nvlink",
+    "bandwidth-host": "host",
+    "link": "tcp",
+}
 WHAT: Final = "plan"
 
 
@@ -82,8 +87,10 @@ def truth_of(source: "JobSource", question: Question, layout: Layout) -> tuple[T
     elif status.world_size:
         says = f"{status.world_size} ranks run, {layout.gpus} were planned: step time and MFU are not compared"
         unread.append(Finding(Level.WARN, "ranks", says))
-    if status.last_checkpoint is not None and (stall_s := status.last_checkpoint.stall_s) is not None:
-        measured["save_s"] = max(0.0, stall_s)
+    if (saved := status.last_checkpoint) is not None:
+        measured["save_s"] = None if saved.stall_s is None else max(0.0, saved.stall_s)
+        measured["written_s"] = saved.took_s or None
+    measured["restart_s"] = _restarted_s(source, status)
     try:
         used = [gpu.memory_used_bytes for node in source.nodes() for gpu in node.gpus]
         measured["memory"] = max((each for each in used if each is not None), default=None)
@@ -94,6 +101,19 @@ def truth_of(source: "JobSource", question: Question, layout: Layout) -> tuple[T
     except HoldfastError as error:
         unread.append(Finding(Level.WARN, "failures", f"not known: {error}"))
     return Truth(**measured), unread  # type: ignore[arg-type]  # each has the type of its field
+
+
+def _restarted_s(source: "JobSource", status: SeenStatus) -> float | None:
+    """The median of the newest restarts, less the step that shows that one is over; None where there was none."""
+    try:
+        incidents = source.incidents()
+    except HoldfastError:
+        return None
+    if not isinstance(incidents, tuple):
+        return None
+    found = [each.time_to_recover_s for each in incidents if each.recovered_round is not None]
+    took_s = [each for each in found if each is not None][-POINTS:]
+    return max(0.0, median(took_s) - (status.step_time_s or 0.0)) if took_s else None
 
 
 def _paced(source: "JobSource", status: SeenStatus) -> dict[str, float | Failures | None]:

@@ -1,0 +1,113 @@
+"""Figures of a plan counted by hand, one at a time: nothing else holds each of them to its number."""
+
+import re
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.planner.cluster import Cluster, reach_of
+from holdfast.planner.collective import exchange_s, gather_s
+from holdfast.planner.gpu import GPUS
+from holdfast.planner.layout import Layout, Recompute, Schedule, Sharding, Training
+from holdfast.planner.memory import activation_bytes_per_layer, memory_of
+from holdfast.planner.model import Experts, Model
+from holdfast.planner.run import Efficiency, Run
+from holdfast.planner.stage import fullest_stage, parameters_of
+from holdfast.planner.step import passes, step_time
+
+H100 = GPUS["H100-80GB"]
+MODEL = Model("8B", layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256)
+CLUSTER, TRAINING = Cluster(H100, 16), Training(sequence=8192, batch=64)
+
+
+def step(layout: Layout, cluster: Cluster = CLUSTER, training: Training = TRAINING) -> dict[str, float]:
+    return {each.name: each.value for each in step_time(Run(MODEL, layout, cluster, training), Efficiency()).of}
+
+
+@pytest.mark.parametrize(("recompute", "times"), [(Recompute.NONE, 3), (Recompute.FULL, 4)])
+def test_keys_and_values_are_gathered_again_where_all_is_computed_again(recompute: Recompute, times: int) -> None:
+    layout = Layout(context=4, data=4, recompute=recompute)
+    bytes_ = 2 * 8192 * 2 * 8 * 128
+    once = gather_s(bytes_, reach_of(replace(CLUSTER, gpu=replace(H100, nvlink=0.8 * 450e9)), (4, 1)))
+    assert step(layout)["context-parallel collectives"] == pytest.approx(16 * 32 * times * once)
+
+
+def test_a_pipeline_that_shares_gradients_scatters_each_micro_batch_and_gathers_the_weights_once() -> None:
+    layout = Layout(pipeline=2, data=8, sharding=Sharding.GRADIENTS, overlap=False)
+    largest = 2.0 * sum(parameters_of(MODEL, layout, fullest_stage(MODEL, layout)))
+    near = reach_of(replace(CLUSTER, gpu=replace(H100, nvlink=0.8 * 450e9)), (8, 1))
+    expected = (8 + 1) * gather_s(largest, near)
+    assert step(layout)["data-parallel exchange that shows"] == pytest.approx(expected)
+
+
+def test_an_exchange_waits_for_one_message_at_least() -> None:
+    assert exchange_s(0.0, reach_of(CLUSTER, (16, 1))) == CLUSTER.latency_s
+
+
+@pytest.mark.parametrize(
+    ("recompute", "flash", "linear", "scores"),
+    [
+        (Recompute.NONE, True, 3.0, 3.5),
+        (Recompute.SELECTIVE, True, 3.0, 3.5),
+        (Recompute.SELECTIVE, False, 3.0, 4.0),
+        (Recompute.FULL, True, 4.0, 4.5),
+        (Recompute.FULL, False, 4.0, 4.0),
+    ],
+)
+def test_what_is_computed_again_is_counted_in_forward_passes(
+    recompute: Recompute, flash: bool, linear: float, scores: float
+) -> None:
+    assert passes(Layout(recompute=recompute), flash=flash) == (linear, scores)
+
+
+@pytest.mark.parametrize(
+    ("recompute", "times"), [(Recompute.NONE, 3), (Recompute.SELECTIVE, 4), (Recompute.FULL, 4)]
+)
+@pytest.mark.parametrize("flash", [True, False])
+def test_norms_activations_and_scores_are_read_and_written_as_often_as_they_are_made(
+    recompute: Recompute, times: int, flash: bool
+) -> None:
+    layout = Layout(tensor=2, data=8, recompute=recompute)
+    whole, shared = 10 * 4096, 3 * 14336 + 4 * 4096 + (0 if flash else 5 * 32 * 8192)
+    moved = 2 * times * 8192 * (whole + shared) / 2
+    expected = 8 * 32 * moved / (0.8 * 3350e9)
+    assert step(layout, training=replace(TRAINING, flash=flash))["memory-bound kernels"] == pytest.approx(expected)
+
+
+def test_the_optimizer_reads_and_writes_its_state_and_reads_gradients() -> None:
+    expected = MODEL.parameters / 16 * (2 * 12 + 4 + 2) / (0.8 * 3350e9)
+    assert step(Layout(data=16))["optimizer"] == pytest.approx(expected)
+
+
+def test_layers_of_uneven_stages_are_not_lost() -> None:
+    """Of 31 layers in 8 stages the largest has 4, and sets the pace: as of 32."""
+    layout = Layout(pipeline=8, data=2, schedule=Schedule.ONE_F_ONE_B)
+    few = Run(replace(MODEL, layers=31), layout, CLUSTER, TRAINING)
+    assert step_time(few, Efficiency()).of[0].value == pytest.approx(step(layout)["matmuls"], rel=1e-6)
+
+
+def test_selective_recomputing_keeps_no_scores_where_they_are_written() -> None:
+    eager, layout = replace(TRAINING, flash=False), Layout(data=16)
+    whole, selective = (
+        activation_bytes_per_layer(MODEL, replace(layout, recompute=each), eager)
+        for each in (Recompute.NONE, Recompute.SELECTIVE)
+    )
+    assert whole - selective == 8192 * 5 * 32 * 8192
+
+
+@pytest.mark.parametrize(("fp8", "width"), [(False, 2), (True, 1)])
+def test_a_token_s_copies_are_kept_in_layers_with_experts_as_wide_as_matmuls_take_them(
+    fp8: bool, width: int
+) -> None:
+    mixture = replace(MODEL, experts=Experts(64, 6, 2048, dense_layers=8))
+    training, layout = replace(TRAINING, fp8=fp8), Layout(data=16, recompute=Recompute.NONE)
+    as_wide = replace(MODEL, ffn=mixture.inner)
+    kept = [activation_bytes_per_layer(each, layout, training) for each in (mixture, as_wide)]
+    assert kept[0] - kept[1] == pytest.approx(8192 * width * 6 * 4096 * 24 / 32)
+
+
+def test_the_factors_of_activations_are_those_that_are_told() -> None:
+    told = {each.name: each for each in memory_of(MODEL, Layout(tensor=2, pipeline=2, data=4), TRAINING).of}
+    layers, tokens, bytes_, held = re.findall(r"\d[\d.e+]*", told["activations"].formula)
+    product = float(layers) * float(tokens) * float(bytes_) * float(held)
+    assert product == pytest.approx(told["activations"].value, rel=1e-3)
