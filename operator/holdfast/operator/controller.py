@@ -3,7 +3,7 @@
 import logging
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -29,7 +29,7 @@ from holdfast.operator.decide.observed import (
 )
 from holdfast.operator.decide.reconcile import reconcile
 from holdfast.operator.kube.clusterview import ClusterView, key_of
-from holdfast.operator.kube.objects import Job
+from holdfast.operator.kube.objects import CHANGE, Job
 from holdfast.operator.kube.writes import Writes
 from holdfast.operator.watchdog import JobLine
 from holdfast.wire.kube.reply import Conflicting, Declined
@@ -68,8 +68,8 @@ class Controller:
     _readings: dict[str, Reading] = field(default_factory=dict, init=False)
     _told: dict[str, str] = field(default_factory=dict, init=False)
     _refusals: dict[str, frozenset[KubeEvent]] = field(default_factory=dict, init=False)
-    _unchecked: dict[str, tuple[float, str]] = field(default_factory=dict, init=False)
-    """What was said last against making a checking pod, and since when, or long ago where it is the last word."""
+    _unchecked: dict[str, tuple[str, float, str]] = field(default_factory=dict, init=False)
+    """Of the change that a pod was to try: since when none could be made (-inf: for good), and why."""
 
     async def look(self, job: Job, line: JobLine) -> float | None:
         """One look. When to look again though nothing changes, None: no need. Raises Trouble, Fenced."""
@@ -103,7 +103,7 @@ class Controller:
             capacity_templates=self.view.capacity_templates_of(job),
             queueing=self._queueing(job),
             checks=self.view.checks_of(job),
-            check_refused=self._refused_check(key),
+            check_refused=self._refused_checks(key),
         )
         outcome = reconcile(observed, self.options, self.now())
         if self._told.get(key) != outcome.reason:
@@ -155,21 +155,23 @@ class Controller:
         spec = self._read(job).spec
         return contender(job, spec, self.view.pods_of(job)) if isinstance(spec, TrainingJob) else None
 
-    def _refused_check(self, key: str) -> str | None:
+    def _refused_checks(self, key: str) -> Mapping[str, str]:
         """What is said against a checking pod: of the pod itself, or for as long as one may take."""
-        since, says = self._unchecked.get(key, (math.inf, ""))
-        return says if self.now() >= since + self.options.check_s else None
+        change, since, says = self._unchecked.get(key, ("", math.inf, ""))
+        return {change: says} if self.now() >= since + self.options.check_s else {}
 
     def _remember_check(self, key: str, outcome: Outcome, faults: list[Fault]) -> None:
-        if not any(isinstance(each, StartCheck) for each in outcome.actions):
+        started = next((each for each in outcome.actions if isinstance(each, StartCheck)), None)
+        if started is None:
             return
-        said = next((error for action, error in faults if isinstance(action, StartCheck)), None)
-        if said is None or isinstance(said, Conflicting):
-            self._unchecked.pop(key, None)
-        elif isinstance(said, Declined | InvalidInput):
-            self._unchecked[key] = (-math.inf, str(said))
-        else:  # an outage, perhaps
-            self._unchecked[key] = (self._unchecked.get(key, (self.now(), ""))[0], str(said))
+        change = started.pod["metadata"]["annotations"][CHANGE]
+        said = next((error for action, error in faults if action is started), None)
+        before = self._unchecked.pop(key, None)
+        if isinstance(said, Conflicting) or said is None:
+            return
+        since = before[1] if before is not None and before[0] == change else self.now()
+        is_final = isinstance(said, Declined | InvalidInput)  # else it is an outage, perhaps
+        self._unchecked[key] = (change, -math.inf if is_final else since, str(said))
 
     async def _tell_people(self, job: Job, outcome: Outcome, faults: list[Fault]) -> None:
         """Status and events, though some action failed; then Trouble for what did."""

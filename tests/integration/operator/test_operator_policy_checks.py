@@ -121,7 +121,7 @@ async def test_with_warn_a_worse_policy_takes_effect_and_is_told_of(
     assert [each["resourceNames"] for each in role["rules"]] == [["gpt"]]
     await checks.end(WORSE)
     message = await checks.told("Worse", lost_s=9.0, held=False, status="True")
-    assert "+120 GPU-hours, +300 USD lost, +2 evictions" in message
+    assert "+120.0 GPU-hours, +300.0 USD lost, +2.0 evictions" in message
     await checks.gone()
     assert len(checks.names()) == 1
     events = {each["reason"]: each for each in await cluster.listed("events")}
@@ -156,7 +156,7 @@ async def test_with_require_a_better_policy_takes_effect(
     await checks.trains("require")
     await cluster.apply(faultPolicy=LATER)
     await checks.end(BETTER)
-    assert "-120 GPU-hours" in await checks.told("Better", lost_s=9.0, held=False, status="True")
+    assert "-120.0 GPU-hours" in await checks.told("Better", lost_s=9.0, held=False, status="True")
     await checks.gone()
 
 

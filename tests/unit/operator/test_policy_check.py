@@ -178,7 +178,15 @@ def test_what_is_no_worse_takes_effect_and_what_is_worse_only_with_warn(
     if (mode, reason) == ("require", "Worse"):
         assert actions_of(outcome, Submit) == actions_of(outcome, EndCheck) == []
         assert now.status == "False"
-        for part in ("+14 minutes", "+120 GPU-hours", "+300 USD", "+2 evictions", "4 beside", "held back", "warn"):
+        for part in (
+            "+14.0 minutes",
+            "+120.0 GPU-hours",
+            "+300.0 USD",
+            "+2.0 evictions",
+            "4.0 beside",
+            "held back",
+            "warn",
+        ):
             assert part in now.message
         assert events(outcome) == ["PolicyHeld"]
     else:
@@ -201,7 +209,7 @@ def test_a_check_that_fails_or_cannot_be_made_holds_only_with_require(mode: str,
         case "deadline":
             pods = (check_pod(job, "", reason="DeadlineExceeded"),)
         case "refused":
-            pods, more = (), {"check_refused": "exceeded quota: compute"}
+            pods, more = (), {"check_refused": {change_of(job): "exceeded quota: compute"}}
         case "image":
             pods, options = (), OPTIONS
     outcome = reconcile(seen(job, *pods, told=in_force(held=True), **more), options, NOW)
@@ -228,8 +236,17 @@ def test_a_check_that_fails_or_cannot_be_made_holds_only_with_require(mode: str,
 
 def test_what_was_refused_once_and_is_made_is_checked_after_all() -> None:
     job = job_of("require")
-    outcome = reconcile(seen(job, check_pod(job), told=in_force(held=True), check_refused="a quota"), CHECKS, NOW)
+    outcome = reconcile(
+        seen(job, check_pod(job), told=in_force(held=True), check_refused={change_of(job): "a quota"}), CHECKS, NOW
+    )
     assert condition(outcome).reason == "Checking"
+
+
+def test_what_was_said_against_one_change_is_not_said_of_the_next() -> None:
+    job = job_of("warn")
+    outcome = reconcile(seen(job, told=in_force(held=True), check_refused={"another": "a quota"}), CHECKS, NOW)
+    assert condition(outcome).reason == "Checking"
+    assert len(actions_of(outcome, StartCheck)) == 1
 
 
 def test_a_second_change_takes_the_place_of_the_first() -> None:

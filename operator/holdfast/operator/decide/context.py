@@ -107,7 +107,6 @@ class Context:
             return None
         observed, report = self.observed, self.report
         wanted = replace(policy_of(self.job), admitted=self.queue.admitted)
-        no_image = None if self.options.check_image else NO_CHECK_IMAGE
         change = Change(
             mode=self.job.spec.policy_check,
             wanted=wanted,
@@ -115,7 +114,8 @@ class Context:
             has_trained=report is not None and report.status.step is not None,
             checks=observed.checks,
             recorded=self.recorded.condition(CHECKED),
-            refused=no_image or observed.check_refused,
+            refused=observed.check_refused,
+            never="" if self.options.check_image else NO_CHECK_IMAGE,
             limit_s=self.options.check_s,
         )
         return stand(change, self.now)

@@ -120,7 +120,7 @@ class Observed(msgspec.Struct, frozen=True):
     the API server dropped from what was applied, None when nobody knows. `remediations` are all that are asked
     for, by node; `alive` are the uids of all jobs then. `capacity` is what the job asked for, of
     `capacity_templates`. `queueing` is None where Kueue is not used. `checks` are the pods that try a changed
-    policy, `check_refused` is what was said against making the one that is wanted, None when nothing was.
+    policy, `check_refused` is what was said against making one, by the digest of what it was to try.
     """
 
     job: Job
@@ -141,7 +141,7 @@ class Observed(msgspec.Struct, frozen=True):
     capacity_templates: tuple[Owned, ...] = ()
     queueing: Queueing | None = None
     checks: tuple[Pod, ...] = ()
-    check_refused: str | None = None
+    check_refused: Mapping[str, str] = {}
 
 
 class KubeEvent(msgspec.Struct, frozen=True):

@@ -11,8 +11,8 @@ what it found for as long as the change is pending; deleted, it is made anew.
 """
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
@@ -52,8 +52,8 @@ class Change:
     """What may be a change. `wanted` is the spec's policy; `known` the one in force, None where nobody told.
 
     `has_trained`: there is a run to try it on. `checks` are the pods that try policies of this job. `recorded` is
-    the condition as it was last written. `refused` is what is said against making such a pod, None where nothing.
-    `limit_s` is how long one may take.
+    the condition as it was last written. `refused` is what was said against making such a pod, by the change it
+    was to try; `never` is why none can be made at all, empty where one can. `limit_s` is how long one may take.
     """
 
     mode: PolicyCheck
@@ -62,7 +62,8 @@ class Change:
     has_trained: bool
     checks: tuple[Pod, ...] = ()
     recorded: Condition | None = None
-    refused: str | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
+    never: str = ""
     limit_s: float = 900.0
 
     @property
@@ -180,7 +181,8 @@ def _found(change: Change, mine: Pod | None, now: float) -> Brief | str | None:
             return None
         waits = why_pending(mine) if mine.status.phase == "Pending" else ""
         return f"{mine.metadata.name} is not done after {change.limit_s:g} s" + (f": {waits}" if waits else "")
-    return None if change.refused is None else f"no pod can be made that tries it: {change.refused}"
+    refused = change.never or change.refused.get(change.digest, "")
+    return f"no pod can be made that tries it: {refused}" if refused else None
 
 
 def _overdue_at(change: Change, mine: Pod) -> float:
@@ -197,12 +199,16 @@ def _told(found: Brief | str) -> tuple[str, str]:
         return FAILED, f"the changed policy could not be tried: {found}"
     if found.says is Judgement.NOT_JUDGED:
         return REASONS[found.says], f"the changed policy cannot be judged: {found.why}"
-    more = [f"{found.minutes:+.3g} minutes", f"{found.gpu_hours:+.3g} GPU-hours"]
+    more = [f"{_more(found.minutes)} minutes", f"{_more(found.gpu_hours)} GPU-hours"]
     if found.money is not None:
-        more.append(f"{found.money:+.3g} {found.currency}".rstrip())
-    figures = f"{', '.join(more)} lost, {found.evictions:+.3g} evictions and {found.pages:+.3g} pages"
+        more.append(f"{_more(found.money)} {found.currency}".rstrip())
+    figures = f"{', '.join(more)} lost, {_more(found.evictions)} evictions and {_more(found.pages)} pages"
     return REASONS[found.says], (
         f"under the changed policy {found.faults} faults in {found.days:.3g} days come to {figures} (mean of "
-        f"{found.seeds} replays; by {found.by} the two are {abs(found.differs):.3g} apart, and the replay is "
-        f"{found.error:.3g} beside the run)"
+        f"{found.seeds} replays; by {found.by} the two are {abs(found.differs):,.1f} apart, and the replay is "
+        f"{found.error:,.1f} beside the run)"
     )
+
+
+def _more(number: float) -> str:
+    return f"{round(number, 1) + 0.0:+,.1f}"  # no -0.0
