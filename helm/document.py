@@ -54,6 +54,7 @@ NARROWED: Mapping[str, Schema] = {
     "operator.provisioningClass": {"minLength": 1},
     "operator.handOn": {"enum": ["nothing", "condition", "remediation"]},
     "operator.remediationTTL": {"minimum": 0},
+    "operator.policyChecks.timeout": {"minimum": 1},
     "operator.nodeConditions": CONDITIONS,
     "operator.placeLabels": {"items": {"type": "string", "pattern": "^[^,=]+=[A-Za-z0-9-]+$"}},
     "operator.extraArgs": NAMES,

@@ -152,11 +152,12 @@ class FakeKubelet:
 
     # Pods
 
-    async def end_pod(self, name: str, exit_code: int, reason: str = "") -> None:
-        """Its containers end: Succeeded with 0, else Failed. `reason` e.g. OOMKilled (with 137)."""
+    async def end_pod(self, name: str, exit_code: int, reason: str = "", message: str = "") -> None:
+        """Its containers end: Succeeded with 0, else Failed. `reason` e.g. OOMKilled; `message` are last words."""
         pod = self._seen(name)
         reason = reason or ("Completed" if exit_code == 0 else "Error")
-        await self._patch(f"{self._path(pod)}/status", pod_status.ended(pod.manifest, exit_code, reason, _now()))
+        ended = pod_status.ended(pod.manifest, exit_code, reason, _now(), message)
+        await self._patch(f"{self._path(pod)}/status", ended)
 
     async def evict_pod(self, name: str, message: str = "The node was low on resource: memory.") -> None:
         """The kubelet takes its place away: Failed, reason Evicted."""

@@ -68,9 +68,12 @@ def running(pod: Manifest, address: str, now: str) -> Manifest:
     }
 
 
-def ended(pod: Manifest, exit_code: int, reason: str, now: str) -> Manifest:
-    """All containers ended with that code; `reason` as the kubelet says it: Completed, Error, OOMKilled."""
-    state = {"terminated": {"exitCode": exit_code, "reason": reason, "startedAt": now, "finishedAt": now}}
+def ended(pod: Manifest, exit_code: int, reason: str, now: str, message: str = "") -> Manifest:
+    """All containers ended with that code; `reason` as the kubelet says it: Completed, Error, OOMKilled. `message`
+    are their last words.
+    """
+    end = {"exitCode": exit_code, "reason": reason, "startedAt": now, "finishedAt": now}
+    state = {"terminated": {**end, "message": message} if message else end}
     return {
         "status": {
             "phase": "Succeeded" if exit_code == 0 else "Failed",

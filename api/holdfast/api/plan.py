@@ -15,7 +15,7 @@ from holdfast.api.bounds import Few, Job, Name, Text, Whole
 from holdfast.api.incident import Incident
 from holdfast.api.nodecondition import NodeCondition
 from holdfast.api.place import PLACES_MAX, Place
-from holdfast.api.policy import Offer
+from holdfast.api.policy import Offer, Policy
 from holdfast.api.status import JobStatus
 from holdfast.api.xid import Recovery
 
@@ -122,7 +122,8 @@ class JobReport(msgspec.Struct, frozen=True, tag=True):
 
     `generation` is that of the newest policy the watchdog took, None when nobody has submitted the job to it;
     `uid` is that of the TrainingJob it came from; `incidents` are the newest ten, newest first; `trouble` is why
-    nothing can be decided now, None while all is well. `admitted` is that of the policy.
+    nothing can be decided now, None while all is well. `admitted` is that of the policy. `policy` is the one in
+    force, None of a watchdog that does not tell.
     """
 
     status: JobStatus
@@ -131,6 +132,7 @@ class JobReport(msgspec.Struct, frozen=True, tag=True):
     incidents: tuple[Incident, ...] = ()
     trouble: str | None = None
     admitted: int | None = None
+    policy: Policy | None = None
 
 
 FromOperator = OperatorHello | NodeObserved | PodObserved

@@ -5,7 +5,7 @@ the detectors and the brain. Every default is what a user gets unasked.
 """
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -278,6 +278,8 @@ class Policy(msgspec.Struct, frozen=True):
 
     `replica_nodes` is how many members make a replica group, which leaves and comes back alone; 0: the job is one
     group. Rounds then have whole groups.
+
+    `held`: the spec asks for another policy than this, which is being checked or was found worse.
     """
 
     job: Job
@@ -325,6 +327,16 @@ class Policy(msgspec.Struct, frozen=True):
     admitted: Nodes | None = None
     expects: Expects | None = None
     replica_nodes: Nodes = 0
+    held: bool = False
+
+    def judged(self) -> dict[str, Any]:
+        """What `JUDGED` names, by name."""
+        return {name: getattr(self, name) for name in JUDGED}
+
+    def judged_as(self, other: "Policy") -> "Policy":
+        """With what `JUDGED` names as `other` has it."""
+        memory = None if self.replica_nodes else other.memory  # replica groups hold each other's state
+        return msgspec.structs.replace(self, **{**other.judged(), "memory": memory})
 
     @property
     def members_wanted(self) -> int:
@@ -358,3 +370,28 @@ class Policy(msgspec.Struct, frozen=True):
         world = members * self.processes_per_node
         whole = world % self.model_ranks == 0 and members % (self.replica_nodes or 1) == 0
         return self.nodes_min <= members <= self.nodes_max and whole
+
+
+JUDGED: Final = (
+    "spares",
+    "heartbeat_interval_s",
+    "lost_after_s",
+    "hang_timeout_s",
+    "startup_timeout_s",
+    "xid_actions",
+    "condition_actions",
+    "evictions",
+    "restarts",
+    "thermal",
+    "corruption",
+    "notices",
+    "memory",
+    "interval",
+    "loss",
+    "straggler",
+)
+"""How faults are met: what a replay of the run so far can judge, and what is held back until it has.
+
+The rest of a changed spec takes effect at once: how large the job is and how it is split, whether it is suspended,
+what is told of it, and what the cluster says.
+"""

@@ -96,6 +96,14 @@ class Preflight(StrEnum):
     FULL = "full"
 
 
+class PolicyCheck(StrEnum):
+    """Whether a changed policy is tried on the run so far before it takes effect."""
+
+    NONE = "none"
+    WARN = "warn"  # what it comes to is told; then it takes effect
+    REQUIRE = "require"  # one that is worse is held back, and so is one that could not be tried
+
+
 class Nodes(Section):
     """The elastic range, and warm standbys outside the round. `max` is `min` when it is not given."""
 
@@ -239,6 +247,11 @@ class JobSpec(Section):
     """Where, how often and how many checkpoints are kept."""
     fault_policy: FaultPolicy = FaultPolicy()
     """How each kind of fault is judged and answered."""
+    policy_check: PolicyCheck = PolicyCheck.NONE
+    """Whether a changed policy is tried on the run so far before it takes effect, in a cluster.
+
+    warn: what that comes to is told. require: and it is held back if it is worse, or cannot be tried.
+    """
     cost: Cost | None = None
     """What a GPU costs; without it the ledger counts GPU hours only."""
     utilization: Utilization | None = None

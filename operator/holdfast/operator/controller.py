@@ -1,8 +1,9 @@
 """One look at one job: see all of it, decide (pure), carry out, write the status, then say what happened."""
 
 import logging
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,7 +14,7 @@ from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.act.dryrun import ASK_AGAIN_S, DryRun
 from holdfast.operator.act.executor import Executor, Fault
 from holdfast.operator.act.statuswriter import EventRecorder, write_status
-from holdfast.operator.decide.action import Tell
+from holdfast.operator.decide.action import StartCheck, Tell
 from holdfast.operator.decide.admission import Contender, contender
 from holdfast.operator.decide.events import only_now, unsaid
 from holdfast.operator.decide.observed import (
@@ -28,7 +29,7 @@ from holdfast.operator.decide.observed import (
 )
 from holdfast.operator.decide.reconcile import reconcile
 from holdfast.operator.kube.clusterview import ClusterView, key_of
-from holdfast.operator.kube.objects import Job
+from holdfast.operator.kube.objects import CHANGE, Job
 from holdfast.operator.kube.writes import Writes
 from holdfast.operator.watchdog import JobLine
 from holdfast.wire.kube.reply import Conflicting, Declined
@@ -67,6 +68,8 @@ class Controller:
     _readings: dict[str, Reading] = field(default_factory=dict, init=False)
     _told: dict[str, str] = field(default_factory=dict, init=False)
     _refusals: dict[str, frozenset[KubeEvent]] = field(default_factory=dict, init=False)
+    _unchecked: dict[str, tuple[str, float, str]] = field(default_factory=dict, init=False)
+    """Of the change that a pod was to try: since when none could be made (-inf: for good), and why."""
 
     async def look(self, job: Job, line: JobLine) -> float | None:
         """One look. When to look again though nothing changes, None: no need. Raises Trouble, Fenced."""
@@ -99,6 +102,8 @@ class Controller:
             capacity=self.view.capacity_of(job),
             capacity_templates=self.view.capacity_templates_of(job),
             queueing=self._queueing(job),
+            checks=self.view.checks_of(job),
+            check_refused=self._refused_checks(key),
         )
         outcome = reconcile(observed, self.options, self.now())
         if self._told.get(key) != outcome.reason:
@@ -106,6 +111,7 @@ class Controller:
             logger.info("decided job=%s reason=%s", key, outcome.reason)
         line.tell(each.observed for each in outcome.actions if isinstance(each, Tell))
         faults = await self.executor.apply(job, outcome.actions)
+        self._remember_check(key, outcome, faults)
         await self._tell_people(job, outcome, faults)
         if refused is not None:
             return min(outcome.requeue_after_s or ASK_AGAIN_S, ASK_AGAIN_S)
@@ -116,6 +122,7 @@ class Controller:
         self._readings.pop(key, None)
         self._told.pop(key, None)
         self._refusals.pop(key, None)
+        self._unchecked.pop(key, None)
         self.dry_run.forget(key)
 
     def _read(self, job: Job) -> Reading:
@@ -147,6 +154,24 @@ class Controller:
         """The job as it contends for nodes, None when it does not."""
         spec = self._read(job).spec
         return contender(job, spec, self.view.pods_of(job)) if isinstance(spec, TrainingJob) else None
+
+    def _refused_checks(self, key: str) -> Mapping[str, str]:
+        """What is said against a checking pod: of the pod itself, or for as long as one may take."""
+        change, since, says = self._unchecked.get(key, ("", math.inf, ""))
+        return {change: says} if self.now() >= since + self.options.check_s else {}
+
+    def _remember_check(self, key: str, outcome: Outcome, faults: list[Fault]) -> None:
+        started = next((each for each in outcome.actions if isinstance(each, StartCheck)), None)
+        if started is None:
+            return
+        change = started.pod["metadata"]["annotations"][CHANGE]
+        said = next((error for action, error in faults if action is started), None)
+        before = self._unchecked.pop(key, None)
+        if isinstance(said, Conflicting) or said is None:
+            return
+        since = before[1] if before is not None and before[0] == change else self.now()
+        is_final = isinstance(said, Declined | InvalidInput)  # else it is an outage, perhaps
+        self._unchecked[key] = (change, -math.inf if is_final else since, str(said))
 
     async def _tell_people(self, job: Job, outcome: Outcome, faults: list[Fault]) -> None:
         """Status and events, though some action failed; then Trouble for what did."""

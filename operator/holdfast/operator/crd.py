@@ -66,6 +66,13 @@ JOB_COLUMNS = (
     Column("World", "integer", ".status.worldSize", "Ranks in the round.", priority=1),
     Column("Restarts", "integer", ".status.restarts", "How often the job was restarted.", priority=1),
     Column("Checkpoint", "integer", ".status.lastCheckpoint.step", "The newest committed step.", priority=1),
+    Column(
+        "Policy",
+        "string",
+        '.status.conditions[?(@.type=="PolicyChecked")].reason',
+        "What the check of its changed policy came to.",
+        priority=1,
+    ),
 )
 REQUEST_COLUMNS = (
     Column("Job", "string", ".spec.job", "The TrainingJob it is about."),

@@ -25,6 +25,7 @@ from holdfast.operator.kube.elector import Elector
 from holdfast.operator.kube.kueue import APIS as KUEUE
 from holdfast.operator.kube.kueue import PRIORITIES, flavors, workload_priorities, workloads
 from holdfast.operator.kube.objects import (
+    CHECKS,
     INTERVENTIONS,
     JOBS,
     NODES,
@@ -83,6 +84,8 @@ class Settings:
     `remediation_ttl_s`: how long a remediation that succeeded is kept, for people to read.
     `capacity`: how capacity is asked for when pods find no place; `provisioning_class`: of provisioning requests.
     `kueue`: jobs with the name of a queue wait until Kueue admits them.
+    `policy_check_image`: tries a changed policy on the run so far, for jobs that ask for it; empty: none is tried.
+    `policy_check_timeout_s`: for how long; 900 s is many times what weeks of 2,000 nodes take.
     `maintenance_taints`: keys that mean "leave this node in good order".
     `lease_namespace`, `lease_name`, `identity`: who of several operators acts.
     `lease_s`: how long a dead leader keeps the others waiting; 15 s survives a busy API server.
@@ -116,6 +119,8 @@ class Settings:
     capacity: Capacity = Capacity.PODS
     provisioning_class: str = PROVISIONING_CLASS
     kueue: bool = False
+    policy_check_image: str = ""
+    policy_check_timeout_s: float = 900.0
 
     def __post_init__(self) -> None:
         problems: list[Problem] = []
@@ -125,7 +130,11 @@ class Settings:
                 Address.parse(text, given_by=flag, fix=fix, port_min=port)
             except InvalidInput as error:
                 problems += error.problems
-        for flag, seconds in (("--lease-seconds", self.lease_s), ("--resync", self.resync_s)):
+        for flag, seconds in (
+            ("--lease-seconds", self.lease_s),
+            ("--resync", self.resync_s),
+            ("--policy-check-timeout", self.policy_check_timeout_s),
+        ):
             if not seconds >= 1.0:
                 problems.append(Problem(flag, seconds, "give 1 seconds or more"))
         if not self.provisioning_class.strip():
@@ -185,6 +194,7 @@ class Operation:
             kinds: list[tuple[Resource[Any], Cache[Any]]] = [
                 (JOBS, self._view.jobs),
                 (PODS, self._view.pods),
+                (CHECKS, self._view.checks),
                 (SERVICES, self._view.services),
                 (budgets(apis.budgets), self._view.budgets),
                 (INTERVENTIONS, self._view.interventions),
@@ -291,6 +301,8 @@ class Operation:
             provisioning_class=settings.provisioning_class,
             kueue=settings.kueue,
             kueue_api=apis.kueue,
+            check_image=settings.policy_check_image,
+            check_s=settings.policy_check_timeout_s,
         )
         owned: dict[str, Kept] = {
             SERVICE: (SERVICES, view.services),

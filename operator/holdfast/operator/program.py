@@ -97,6 +97,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     "--hand-on", default="nothing", type=click.Choice([each.value for each in HandOn]), show_default=True
 )
 @click.option("--kueue", is_flag=True, help="Jobs with the name of a queue wait until Kueue admits them.")
+@click.option("--policy-check-image", default="", help="Tries changed policies on the run so far. [default: none]")
+@click.option(
+    "--policy-check-timeout", "policy_check_timeout_s", default=900.0, show_default=True, help="Seconds."
+)
 @click.option("--remediation-ttl", "remediation_ttl_s", default=86400.0, show_default=True, help="Seconds.")
 @click.option("--node-conditions", "condition_map", default="", help="Rules for others' conditions, a JSON list.")
 @click.option("--place-labels", default="", help="Labels of nodes that name a place: LABEL=KIND, by commas.")

@@ -49,9 +49,22 @@ PHASES: Final[Mapping[Row, LostTo]] = {
 """What the ledger's rows are called here; the rest of the job's wall time is training that was kept."""
 BLIP: Final = Spread(1.0)
 """How long a link was down whose collectives failed, and nothing else was seen of it."""
+OF_THE_PLACE: Final = (
+    "form_grace_s",
+    "save_grace_s",
+    "drain_grace_s",
+    "cordon_on",
+    "cluster_xid_actions",
+    "observe",
+)
+"""What of a policy is told by where the run was, a cluster or one machine, and by no job file."""
 AFTER_NOTICE_S: Final = 900.0
 """A node that is lost so soon after a notice went as it was told."""
 STEP_S: Final = 10.0
+
+
+class Untrained(InvalidInput):
+    """There is nothing to live through again."""
 
 
 class Really(msgspec.Struct, frozen=True):
@@ -90,9 +103,16 @@ class Recorded(msgspec.Struct, frozen=True):
         """The same faults under a policy, of whose size and spares it is, with as many machines as the run had.
 
         The script is the run's, and keeps snapshots in memory only if it did. Nobody suspends it or queues it.
+        What a job file does not say is as the run had it.
         """
         memory = policy.memory if self.snapshots else None
-        policy = msgspec.structs.replace(policy, memory=memory, suspend=False, admitted=None)
+        policy = msgspec.structs.replace(
+            policy,
+            memory=memory,
+            suspend=False,
+            admitted=None,
+            **{name: getattr(self.policy, name) for name in OF_THE_PLACE},
+        )
         fleet = Fleet(
             nodes=policy.nodes_max,
             gpus_per_node=policy.processes_per_node,
@@ -170,7 +190,7 @@ class _Seen:
 
 def recorded(steps: Iterable[Replayed]) -> Recorded:
     """From every line of a journal, as the brain took it. Of jobs that had the name one after the other it is the
-    last. Raises InvalidInput where that never trained.
+    last. Raises Untrained where that never trained.
     """
     seen: _Seen | None = None
     for each in steps:
@@ -181,14 +201,14 @@ def recorded(steps: Iterable[Replayed]) -> Recorded:
         if seen is not None:
             seen.add(each)
     if seen is None:
-        raise InvalidInput(Problem("--journal", "", "the run has trained no step; choose another"))
+        raise Untrained(Problem("--journal", "", "the run has trained no step; choose another"))
     state, began = seen.state, seen.begun_at
     assert state.policy is not None  # it has trained
     there = [each.node for each in seen.begun.members]
     names = list(dict.fromkeys([*there, *(node for _, node in seen.joined)]))
     really = _really(seen, state)
     if really.elapsed_s <= 0.0 or really.trained_s <= 0.0:
-        raise InvalidInput(
+        raise Untrained(
             Problem("--journal", state.job, "the run has trained no step that was kept; choose another")
         )
     kept, left_out = _happenings(seen, began, names)

@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from holdfast.api.errors import InvalidInput, Problem
+from holdfast.api.judgement import Brief, Judgement
 from holdfast.simulator.comparison import Comparison, Side, compared
 from holdfast.simulator.estimate import Estimate, estimate
 from holdfast.simulator.outcome import LostTo, Outcome
@@ -85,6 +86,30 @@ def replayed(run: Recorded, old: Side, new: Side | None, by: str) -> Relived:
         comparison=comparison,
         differs=differs,
         says=says,
+    )
+
+
+def brief_of(found: Relived) -> Brief:
+    """What another policy comes to, in short. Where nothing has failed, faults judge no policy."""
+    comparison = found.comparison
+    assert comparison is not None, "there is another policy"
+    change = {each.name: each.change.mean for each in comparison.differences}
+    nothing_failed = not found.happenings
+    return Brief(
+        says=Judgement.NOT_JUDGED if nothing_failed else Judgement(found.says),
+        why="nothing that can be lived through again has failed in the run so far" if nothing_failed else "",
+        days=found.days,
+        faults=found.happenings,
+        seeds=len(comparison.seeds),
+        minutes=change["lost_minutes"],
+        gpu_hours=change["lost_gpu_hours"],
+        money=change.get("lost_money"),
+        currency=comparison.currency,
+        evictions=change["evictions_right"] + change["evictions_wrong"],
+        pages=change["pages"],
+        by=found.by,
+        differs=found.differs,
+        error=found.error,
     )
 
 

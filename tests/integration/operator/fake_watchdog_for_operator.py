@@ -52,7 +52,7 @@ class FakeJob:
     def report(self) -> JobReport:
         policy = self.policy
         generation, uid = (None, "") if policy is None else (policy.generation, policy.uid)
-        return JobReport(self.status(), generation, uid)
+        return JobReport(self.status(), generation, uid, policy=policy)
 
     def status(self) -> JobStatus:
         suspended = self.policy is not None and self.policy.suspend

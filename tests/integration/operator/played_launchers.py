@@ -25,6 +25,7 @@ from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Seat
 from holdfast.api.selftest import Tested, TestWanted, Verdict
 from holdfast.api.telemetry import AgentHello, FromAgent, NodeReport, ProcessState, RankSample
+from holdfast.operator.decide.pods import ordinal_of
 
 TO_LAUNCHER: msgspec.msgpack.Decoder[ToLauncher] = msgspec.msgpack.Decoder(ToLauncher)
 LOOK_S = 0.05
@@ -62,8 +63,8 @@ class PlayedLaunchers:
 
     async def _follow(self) -> None:
         while True:
-            prefix = f"{self._job.partition('/')[2]}-"  # there may be pods of other jobs
-            pods = (pod for pod in self._kubelet.pods.values() if pod.name.startswith(prefix))
+            job = self._job.partition("/")[2]  # there may be pods of other jobs, and one that is no member
+            pods = (pod for pod in self._kubelet.pods.values() if ordinal_of(job, pod.name) is not None)
             running = {pod.uid: pod for pod in pods if pod.phase == "Running" and not pod.deleting}
             for uid in [uid for uid in self._playing if uid not in running]:
                 self._playing.pop(uid).cancel()

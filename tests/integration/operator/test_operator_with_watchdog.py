@@ -236,3 +236,54 @@ async def test_a_store_that_has_lost_what_it_knew_starts_no_job_anew_until_someb
             finally:
                 operator.stop()
                 print(operator.log.read_text())
+
+
+async def test_a_changed_policy_is_tried_on_the_run_by_what_its_pod_runs(
+    cluster: Cluster, kubelet: FakeKubelet, real: OperatorProcess, launchers: PlayedLaunchers, tmp_path: Path
+) -> None:
+    """No image is here: what the pod would run is run beside it, with its file and against the same watchdog."""
+    await add_nodes(kubelet, 3)
+    real.start("--policy-check-image", "operator:test", "--policy-check-timeout", "300")
+    await cluster.apply(nodes={"min": 2, "max": 2}, policyCheck="warn", faultPolicy={"heartbeat": {"lost": "1m"}})
+    await cluster.until("trains", lambda job: phase(job) == "Running" and bool((job or {})["status"].get("step")))
+    await kubelet.end_pod("gpt-0", 137, "OOMKilled")
+    await cluster.until_pods("gpt-1", "gpt-2")
+
+    async def healed() -> bool:
+        return launchers.rounds.get("gpt-2", 0) > 1
+
+    await eventually("a round with the new member", healed)
+    await cluster.until("running again", lambda job: phase(job) == "Running")
+    await cluster.apply(faultPolicy={"heartbeat": {"lost": "50s"}})
+    await cluster.until("being checked", lambda job: condition(job, "PolicyChecked") == "False")
+    await kubelet.wait("checked", lambda pods: any(each.endswith("-check") for each in pods))
+    name = next(each for each in kubelet.pods if each.endswith("-check"))
+    pod = await cluster.get(f"/api/v1/namespaces/{cluster.namespace}/pods/{name}")
+    assert pod is not None
+    assert pod["spec"]["activeDeadlineSeconds"] == 300
+    words, code = await _run_of(pod, tmp_path)
+    assert code == 0, words
+    await kubelet.end_pod(name, 0, message=words)
+    job = await cluster.until("in force", lambda job: condition(job, "PolicyChecked") == "True")
+    assert job is not None
+    (told,) = (each for each in job["status"]["conditions"] if each["type"] == "PolicyChecked")
+    assert told["reason"] in ("Better", "Noise"), told
+    assert "under the changed policy 1 faults" in told["message"]
+
+
+async def _run_of(pod: dict[str, Any], folder: Path) -> tuple[str, int]:
+    """The last words of what the pod runs, or what it complains of; and its exit code."""
+    changed, brief = folder / "changed.yaml", folder / "brief"
+    changed.write_text(pod["metadata"]["annotations"]["holdfast.dev/policy"])
+    here = {
+        "python3": sys.executable,
+        "/etc/holdfast/check/changed.yaml": str(changed),
+        "/var/run/secrets/holdfast/token": str(folder / "tokens"),
+        "/dev/termination-log": str(brief),
+    }
+    command = [here.get(word, word) for word in pod["spec"]["containers"][0]["command"]]
+    running = await asyncio.create_subprocess_exec(
+        *command, "--seeds", "2", stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+    )
+    _, complaint = await running.communicate()
+    return brief.read_text() if brief.exists() else complaint.decode(), running.returncode or 0

@@ -108,7 +108,7 @@ OPTIONS = {
     ],
     "simulate": [
         *("--preset", "--presets", "--nodes", "--spares", "--days", "--price", "--set", "--seeds", "--first-seed"),
-        *("--compare", "--sweep", "--by", "--journal", "--policy", "--plot", "--workers", "--cluster"),
+        *("--compare", "--sweep", "--by", "--journal", "--policy", "--brief", "--plot", "--workers", "--cluster"),
         *("-o", "--output", "-j", "--job", *PLACE),
     ],
     "ssh": ["--hosts", "--state-dir", "--fresh", "--address", "--python", "--ssh", "--simulate-gpus"],

@@ -25,7 +25,7 @@ from holdfast.api.policy import Policy
 from holdfast.api.section import Section
 from holdfast.api.status import JobPhase
 from holdfast.api.trainingjob import JobSpec, TrainingJob, policy_of
-from holdfast.operator.decide.action import CreatePod
+from holdfast.operator.decide.action import CreatePod, Submit
 from holdfast.operator.decide.reconcile import reconcile
 
 ROOT = Path(__file__).parents[3]
@@ -105,6 +105,7 @@ CHANGED: Mapping[str, Any] = {
     "cost.budget.alertAt": "50%",
     "utilization.gigaflopsPerToken": 43,
     "utilization.peakTeraflopsPerGpu": 990,
+    "policyCheck": "require",
     "suspend": True,
     "reporting.wandb.project": "other",
     "reporting.wandb.entity": "research",
@@ -118,6 +119,12 @@ CHANGED: Mapping[str, Any] = {
     "ttlAfterFinished": "1h",
     "template": {**TEMPLATE, "metadata": {"labels": {"team": "research"}}},
 }
+
+
+# An earlier version of the job, with another policy.
+IN_FORCE = msgspec.structs.replace(
+    report(generation=0), policy=Policy("research/gpt", 2, 4, lost_after_s=7.0, uid="uid-of-gpt")
+)
 
 
 def leaves(section: type[Section], path: str = "") -> Iterator[str]:
@@ -156,9 +163,11 @@ def effects(spec: Mapping[str, Any]) -> tuple[Any, ...]:
     """What a job with this spec comes to: its policy, the pods that are made for it, and what follows its end."""
     job = spec_of(document(**spec))
     assert isinstance(job, TrainingJob), job
-    new = reconcile(observed(spec=job, pods=(), plan=plan(2)), OPTIONS, NOW)
+    new = reconcile(observed(spec=job, pods=(), plan=plan(2), report=IN_FORCE), OPTIONS, NOW)
     over = observed(spec=job, pods=(ended_pod(0, exit_code=0),), plan=plan(0), report=report(JobPhase.SUCCEEDED))
-    return policy_of(job), actions_of(new, CreatePod), reconcile(over, OPTIONS, NOW).requeue_after_s
+    # Whether the policy is checked decides how long the watchdog is told the one before.
+    submitted = [each.policy.held for each in actions_of(new, Submit)]
+    return policy_of(job), submitted, actions_of(new, CreatePod), reconcile(over, OPTIONS, NOW).requeue_after_s
 
 
 def test_the_table_knows_every_field_of_the_spec() -> None:

@@ -118,6 +118,7 @@ def test_the_whole_status_is_what_the_watchdog_knows_and_the_pods_show() -> None
         "InvalidSpec",
         "UnknownFields",
         "UpToDate",
+        "PolicyChecked",
         "Succeeded",
         "Admitted",
         "QueueAdmitted",
@@ -156,6 +157,7 @@ def test_the_first_visit_sets_every_condition_though_nothing_is_known() -> None:
         "InvalidSpec": "False",
         "UnknownFields": "Unknown",
         "UpToDate": "True",
+        "PolicyChecked": "Unknown",
         "Succeeded": "Unknown",
     }
     assert (status["phase"], status["podsCreated"]) == ("Pending", 0)

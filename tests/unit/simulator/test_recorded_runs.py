@@ -9,14 +9,14 @@ from holdfast.api.errors import InvalidInput, Unavailable
 from holdfast.api.event import CheckpointRecorded, ClockTicked, InterventionRequested, JobSubmitted, Journaled
 from holdfast.api.finding import FindingKind
 from holdfast.api.intervention import InterventionAction, InterventionRequest
-from holdfast.api.policy import CheckpointInterval
+from holdfast.api.policy import CheckpointInterval, XidAction
 from holdfast.cli.simulation import journal
 from holdfast.cli.target import Target
 from holdfast.simulator.comparison import Side
 from holdfast.simulator.fault import Symptom
 from holdfast.simulator.outcome import LostTo
 from holdfast.simulator.recorded import recorded
-from holdfast.simulator.replayed import replayed
+from holdfast.simulator.replayed import brief_of, replayed
 from holdfast.watchdog import brain
 from holdfast.watchdog.brain.step import turn
 from holdfast.watchdog.journal.replay import Replayed
@@ -173,6 +173,45 @@ def test_another_policy_is_worse_only_beyond_noise_and_beyond_the_error(
     assert found.differs == pytest.approx(found.comparison.of(found.by).change.mean if found.comparison else 0.0)
     assert found.comparison is not None
     assert found.comparison.of("lost_minutes").change.mean == pytest.approx(3 * (new_s - old_s) / 120)
+
+
+def test_what_no_job_file_says_is_as_the_run_had_it() -> None:
+    """Pods are waited for longer than processes of one machine; both policies are lived through in one place."""
+    run = recorded(past_run().replayed())
+    told = msgspec.structs.replace(
+        run.policy, form_grace_s=30.0, save_grace_s=90.0, cluster_xid_actions={79: XidAction.WATCH}
+    )
+    run = msgspec.structs.replace(run, policy=told)
+    lived = run.scenario(msgspec.structs.replace(POLICY, spares=2)).policy
+    assert (lived.form_grace_s, lived.save_grace_s, lived.cluster_xid_actions) == (
+        30.0,
+        90.0,
+        {79: XidAction.WATCH},
+    )
+    assert lived.spares == 2
+
+
+@pytest.mark.parametrize(
+    ("happens", "new_s", "says"), [(True, 1200.0, "worse"), (True, 0.0, "noise"), (False, 1200.0, "not judged")]
+)
+def test_a_brief_says_what_another_policy_comes_to_where_anything_has_failed(
+    happens: bool, new_s: float, says: str
+) -> None:
+    run = recorded(past_run().replayed())
+    if not happens:
+        run = msgspec.structs.replace(run, happenings=())
+    sides = []
+    for name, seconds in (("old", 0.0), ("new", new_s)):
+        scenario = run.scenario(msgspec.structs.replace(run.policy, interval=CheckpointInterval(seconds=seconds)))
+        sides.append(Side(name, scenario, [small_live(scenario, seed) for seed in (1, 2, 3)]))
+    found = brief_of(replayed(run, sides[0], sides[1], "lost_gpu_hours"))
+    assert (found.says.value, bool(found.why)) == (says, not happens)
+    assert found.faults == len(run.happenings)
+    if happens:
+        assert found.minutes == pytest.approx(3 * new_s / 120)
+        assert found.money == pytest.approx(2.0 * found.gpu_hours)
+        assert (found.currency, found.seeds, found.by) == ("USD", 3, "lost_gpu_hours")
+    assert len(msgspec.json.encode(found)) < 1000, "a pod's last words"
 
 
 @pytest.mark.parametrize("by", ["missed", "evictions_wrong", "luck"])

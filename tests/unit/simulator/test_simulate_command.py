@@ -12,7 +12,9 @@ import pytest
 from pastrun import JOB, past_run
 from smallfleet import small_live
 
+from holdfast.api.decoding import decode_json
 from holdfast.api.fleet import FleetReport, Rate
+from holdfast.api.judgement import Brief, Judgement
 from holdfast.cli.commands import simulate
 from holdfast.cli.main import answer
 from holdfast.cli.simulation import livedrun
@@ -342,9 +344,31 @@ def test_a_run_is_lived_through_again_under_another_policy(
         text,
         re.MULTILINE,
     )
+    brief = ("--journal", str(run), "--policy", "new.yaml", "--seeds", "3", "--brief")
+    told(capsys, *brief, "brief.json", code=1)
+    assert decode_json((here / "brief.json").read_bytes(), Brief).says is Judgement.WORSE
+    told(capsys, *brief, "nowhere/brief.json", code=3)
+    told(capsys, "--journal", str(run), "--brief", "brief.json", code=2)
+    told(capsys, "job.yaml", "--brief", "brief.json", code=2)
     found = json.loads(told(capsys, "--journal", str(run), "--seeds", "2", "-o", "json"))
     assert found["comparison"] is None
     assert found["happenings"] == 3
+
+
+def test_a_brief_of_a_run_that_has_not_trained_says_so(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = here / "young"
+    root.mkdir()
+    directory = StateDirectory(root)
+    directory.write_running_job(RunningJob(JOB, "/job.yaml"))
+    store = SqliteStore(directory.store_file)
+    first = past_run().lines[0]
+    store.append(JOB, [first.event], at=first.at, after=0, fence=store.claim())
+    store.close()
+    words = ("--journal", str(root), "--policy", "job.yaml", "--brief", "brief.json")
+    assert answer(["simulate", *words]) == 2
+    assert "has trained no step" in capsys.readouterr().err
+    found = decode_json((here / "brief.json").read_bytes(), Brief)
+    assert (found.says, found.why) == (Judgement.NOT_JUDGED, "the run has trained no step that was kept")
 
 
 def test_the_job_that_is_meant_is_found_as_by_every_read(

@@ -8,7 +8,8 @@ from typing import Any, Final
 import click
 import msgspec
 
-from holdfast.api.errors import InvalidInput, Problem
+from holdfast.api.errors import InvalidInput, Problem, Unavailable
+from holdfast.api.judgement import Brief, Judgement
 from holdfast.cli.output import ExitCode, Format, emit, format_option, remark, table
 from holdfast.cli.simulation.chart import Bars, check_chart, write_chart
 from holdfast.cli.simulation.journal import journal_of
@@ -25,8 +26,8 @@ from holdfast.cli.simulation.wording import (
 from holdfast.cli.target import JobWord, Target, target_options
 from holdfast.simulator.comparison import Comparison, Side, compared
 from holdfast.simulator.failuretable import preset, preset_names, rates_of
-from holdfast.simulator.recorded import recorded
-from holdfast.simulator.replayed import judged_by, replayed
+from holdfast.simulator.recorded import Untrained, recorded
+from holdfast.simulator.replayed import brief_of, judged_by, replayed
 from holdfast.simulator.scenario import Scenario
 from holdfast.simulator.sweep import Point, axes, points, ranked, says
 from holdfast.simulator.verdict import Verdict, deciding, verdict
@@ -70,6 +71,9 @@ class Compared(msgspec.Struct, frozen=True):
     "--journal", type=click.Path(path_type=Path, file_okay=False), help="State directory of a run to live again."
 )
 @click.option("--policy", type=FILE, help="A job file: live JOB, or the run, through again under it.")
+@click.option(
+    "--brief", type=FILE, metavar="FILE", help="Beside --policy: what it comes to, also there, in a line."
+)
 @click.option("--plot", type=FILE, metavar="FILE", help="Draw it too: .svg or .png.")
 @click.option("--workers", type=click.IntRange(1, 1024), help="Processes.  [default: one a core]")
 @click.option("--cluster", metavar="ADDRESS", help="Live it through there: dask://HOST:PORT or ray://HOST:PORT.")
@@ -89,7 +93,10 @@ def simulate(words: tuple[str, ...], target: Target, form: Format, **given: Any)
     sweep = [*given["sweep"], *(each for each in words if "=" in each)]
     if (flag := _of_a_run(target, given)) is not None:
         _only(given, files, sweep, flag)
+        if given["policy"] is None:
+            _none_of({"--brief": given["brief"]}, "a run without --policy")
         return run.replay(target if given["journal"] is None else replace(target, state_dir=given["journal"]))
+    _none_of({"--brief": given["brief"]}, "a job that is no run")
     if given["compare"]:
         _none_of({"FILE": files, "--sweep": sweep}, "--compare")
         return run.compare(*given["compare"])
@@ -183,7 +190,11 @@ class Run:
     def replay(self, target: Target) -> ExitCode:
         """A run that happened."""
         judged_by(self._given["by"])
-        run = recorded(journal_of(target))
+        try:
+            run = recorded(journal_of(target))
+        except Untrained:
+            self._write_brief(Brief(Judgement.NOT_JUDGED, "the run has trained no step that was kept"))
+            raise
         scenarios, names = [run.scenario(run.policy)], ["as it was"]
         if (file := self._given["policy"]) is not None:
             names.append(file.stem)
@@ -191,10 +202,20 @@ class Run:
         found = self._lived(scenarios, self._given["seeds"] or draft_of(None).seeds)
         sides = [Side(*each) for each in zip(names, scenarios, found.outcomes, strict=True)]
         told = replayed(run, sides[0], sides[1] if len(sides) > 1 else None, self._given["by"])
+        if len(sides) > 1:
+            self._write_brief(brief_of(told))
         emit(self._form, told, table=replayed_text, names=[told.says])
         bars = [bar for each in sides for bar in verdict_bars(verdict(each.says, each.scenario, each.outcomes))]
         code = self._end(found, bars)
         return ExitCode.FAILED if code is ExitCode.OK and told.says == "worse" else code
+
+    def _write_brief(self, brief: Brief) -> None:
+        """Where it is asked for. Raises Unavailable."""
+        if (file := self._given["brief"]) is not None:
+            try:
+                file.write_bytes(msgspec.json.encode(brief))
+            except OSError as error:
+                raise Unavailable(f"--brief {file} cannot be written: {error.strerror}") from error
 
     def _lived(self, scenarios: Sequence[Scenario], seeds: int) -> Gathered:
         """Raises InvalidInput before anything runs where no figure decides, KeyboardInterrupt where it was broken

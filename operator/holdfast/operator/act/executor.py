@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -27,19 +27,33 @@ from holdfast.operator.decide.action import (
     Delete,
     DeleteJob,
     DeletePod,
+    EndCheck,
     EndRemediation,
     Forget,
     Manifest,
     SetFinalizer,
     SetNodeHealth,
+    StartCheck,
     Submit,
     Tell,
     Uncordon,
 )
 from holdfast.operator.decide.inqueue import WORKLOAD
-from holdfast.operator.kube.cache import Cache
+from holdfast.operator.kube.cache import Cache, HasMetadata
 from holdfast.operator.kube.clusterview import ClusterView, key_of, owner_uid
-from holdfast.operator.kube.objects import FINALIZER, JOBS, PODS, Job, Owned, Pod, Resource
+from holdfast.operator.kube.objects import (
+    ACCOUNTS,
+    BINDINGS,
+    CHECKS,
+    FINALIZER,
+    JOBS,
+    PODS,
+    ROLES,
+    Job,
+    Owned,
+    Pod,
+    Resource,
+)
 from holdfast.operator.kube.writes import Writes
 from holdfast.operator.watchdog import Watchdog
 from holdfast.wire.kube.reply import Absent, Conflicting, Declined
@@ -48,6 +62,7 @@ logger = logging.getLogger(__name__)
 
 PODS_IN_FLIGHT_MAX: Final = 64
 
+T = TypeVar("T", bound=HasMetadata)
 Fault = tuple[Action, HoldfastError]
 Kept = tuple[Resource[Any], Cache[Any]]
 """A kind of objects: where they are, and where they are seen."""
@@ -56,6 +71,8 @@ Kept = tuple[Resource[Any], Cache[Any]]
 POINTS: Final[dict[type[Action], str]] = {
     CreatePod: "pod-created",
     DeletePod: "pod-deleted",
+    StartCheck: "check-started",
+    EndCheck: "check-ended",
     Apply: "apply",
     Delete: "owned-deleted",
     Cordon: "cordon",
@@ -168,6 +185,12 @@ class Executor:
             case DeletePod(name=name, uid=uid, reason=reason, grace_s=grace_s):
                 logger.info("deleting a pod job=%s pod=%s reason=%s", key, name, reason)
                 await self._delete(job, (PODS, view.pods), name, uid, grace_s)
+            case StartCheck():
+                await self._start_check(job, action)
+            case EndCheck(name=name, uid=uid):
+                logger.info("deleting a checking pod job=%s pod=%s", key, name)
+                await self._end_rights(job.metadata.namespace, name)
+                await self._delete(job, (CHECKS, view.checks), name, uid)
             case Apply(manifest=manifest):
                 await self._apply_owned(job, manifest)
             case Delete(kind=kind, name=name):
@@ -193,6 +216,37 @@ class Executor:
                 await self.watchdog.submit(policy)
             case Forget():
                 await self.watchdog.forget(key)
+
+    async def _start_check(self, job: Job, action: StartCheck) -> None:
+        """Of one whose pod is refused nothing is left."""
+        namespace, name = job.metadata.namespace, action.pod["metadata"]["name"]
+        rights = ((ACCOUNTS, action.account), (ROLES, action.role), (BINDINGS, action.binding))
+        try:
+            for resource, manifest in rights:
+                await self._create(job, resource, manifest)
+            with self.view.checks.writing(namespace, name) as flight:
+                flight.landed(await self._create(job, CHECKS, action.pod))
+        except (Declined, InvalidInput):
+            await self._end_rights(namespace, name)
+            raise
+
+    async def _create(self, job: Job, resource: Resource[T], manifest: Manifest) -> T:
+        """One of that name that is there already is the same one, unless it is somebody else's."""
+        where = (job.metadata.namespace, manifest["metadata"]["name"])
+        try:
+            return await self.writes.create(resource, where[0], manifest)
+        except Conflicting:
+            there = await self.writes.fetch(resource, where)
+            if owner_uid(there.metadata) != job.metadata.uid:
+                fix = "one of that name is there that is not this job's: remove it"
+                raise InvalidInput(Problem(resource.kind, "/".join(where), fix)) from None
+            return there
+
+    async def _end_rights(self, namespace: str, name: str) -> None:
+        """What a checking pod of that name was allowed by; it goes first, and the pod when it is gone."""
+        for resource in (BINDINGS, ROLES, ACCOUNTS):
+            with suppress(Absent):
+                await self.writes.delete(resource, (namespace, name))
 
     async def _apply_owned(self, job: Job, manifest: Manifest) -> None:
         """One of that name that is somebody else's is never written."""

@@ -25,6 +25,24 @@ class DeletePod(msgspec.Struct, frozen=True, tag=True):
     grace_s: int | None = None
 
 
+class StartCheck(msgspec.Struct, frozen=True, tag=True):
+    """Create the pod that tries a changed policy, after the account, role and binding by which it reads the job's
+    journal. Those of their names that are there already are the same ones.
+    """
+
+    account: Manifest
+    role: Manifest
+    binding: Manifest
+    pod: Manifest
+
+
+class EndCheck(msgspec.Struct, frozen=True, tag=True):
+    """Delete such a pod, if it is still the one of that uid, and what it was allowed by."""
+
+    name: str
+    uid: str
+
+
 class Apply(msgspec.Struct, frozen=True, tag=True):
     """Server-side apply a service or disruption budget."""
 
@@ -123,6 +141,8 @@ class Tell(msgspec.Struct, frozen=True, tag=True):
 Action = (
     CreatePod
     | DeletePod
+    | StartCheck
+    | EndCheck
     | Apply
     | Delete
     | Cordon

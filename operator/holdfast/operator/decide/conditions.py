@@ -114,6 +114,7 @@ def conditions_of(ctx: Context, would: Iterable[str]) -> list[Condition]:
         "InvalidSpec": Said(Truth.FALSE, "SpecAccepted"),
         "UnknownFields": _unknown_fields(ctx),
         "UpToDate": _up_to_date(ctx),
+        "PolicyChecked": _policy_checked(ctx),
         "Succeeded": _succeeded(ctx),
     }
     if ctx.invalid is not None:
@@ -375,6 +376,13 @@ def _up_to_date(ctx: Context) -> Said:
     about = ctx.metadata
     roll = f"to replace them: kubectl holdfast restart {about.name} -n {about.namespace}"
     return Said(Truth.FALSE, "EarlierTemplate", f"{says}; {roll}")
+
+
+def _policy_checked(ctx: Context) -> Said | None:
+    changed = ctx.changed
+    if changed is None or not changed.reason or ctx.ended is not None or ctx.deleted_at is not None:
+        return None
+    return Said(changed.status, changed.reason, changed.says)
 
 
 def _succeeded(ctx: Context) -> Said:

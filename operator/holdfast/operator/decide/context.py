@@ -4,12 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from msgspec.structs import replace
+
 from holdfast.api.errors import InvalidSpec, Problem
 from holdfast.api.jobstatus import TrainingJobStatus
 from holdfast.api.nodecondition import Meaning
 from holdfast.api.plan import JobReport, NodeObserved, NodeState, Plan
 from holdfast.api.status import JobPhase
-from holdfast.api.trainingjob import TrainingJob
+from holdfast.api.trainingjob import TrainingJob, policy_of
 from holdfast.operator.decide.action import Action
 from holdfast.operator.decide.admission import CONDITION, Contender, Standing, contender, judge, standing_of
 from holdfast.operator.decide.conditionmap import departure
@@ -19,11 +21,16 @@ from holdfast.operator.decide.observed import Mode, Observed, Options
 from holdfast.operator.decide.offers import offer_of
 from holdfast.operator.decide.places import places_of
 from holdfast.operator.decide.pods import CrashLoop, PodList, crash_loop, sort_pods
+from holdfast.operator.decide.policycheck import CHECKED, Change, stand
+from holdfast.operator.decide.policycheck import Standing as PolicyStanding
 from holdfast.operator.decide.remediations import Asker, remediated
 from holdfast.operator.decide.template import Template, Toleration, check_template, read_template
 from holdfast.operator.kube.objects import HOSTNAME_LABEL, Metadata, seconds_of
 
 ENDED = frozenset((JobPhase.SUCCEEDED, JobPhase.FAILED))
+NO_CHECK_IMAGE = (
+    "this operator was told no image for it (--policy-check-image; the chart's operator.policyChecks.enabled)"
+)
 
 
 @dataclass(frozen=True)
@@ -40,9 +47,8 @@ class Context:
     """`job` is None when the spec cannot be read; `problems` are the reasons why it is refused, if it is.
 
     `report` and `plan` are the watchdog's about this very job, not about an earlier one of its name; None as long
-    as the watchdog has not taken it. `taken` is whether it has this very spec, or a newer one that is not seen
-    here yet, and knows what the job's queue admitted; `connected` is whether it is there. `recorded` is the status
-    as it was last written.
+    as the watchdog has not taken it. `connected` is whether it is there. `recorded` is the status as it was last
+    written.
 
     `invalid` is why no pod may be made of the spec, None when one may. `ended` is how the job ended, None while it
     has not; `deleted_at` when somebody deleted it, in wall seconds, None when nobody has.
@@ -64,7 +70,6 @@ class Context:
     report: JobReport | None
     plan: Plan | None
     connected: bool
-    taken: bool
     ended: JobPhase | None
     deleted_at: float | None
     tolerations: Sequence[Toleration] | None
@@ -94,6 +99,38 @@ class Context:
             "was emptied or is another one; restore the store, or delete the TrainingJob and create it again, "
             "which begins anew from its newest checkpoint"
         )
+
+    @cached_property
+    def changed(self) -> PolicyStanding | None:
+        """How a changed policy stands; None where the spec cannot be read."""
+        if self.job is None:
+            return None
+        observed, report = self.observed, self.report
+        wanted = replace(policy_of(self.job), admitted=self.queue.admitted)
+        change = Change(
+            mode=self.job.spec.policy_check,
+            wanted=wanted,
+            known=None if report is None else report.policy,
+            has_trained=report is not None and report.status.step is not None,
+            checks=observed.checks,
+            recorded=self.recorded.condition(CHECKED),
+            refused=observed.check_refused,
+            never="" if self.options.check_image else NO_CHECK_IMAGE,
+            limit_s=self.options.check_s,
+        )
+        return stand(change, self.now)
+
+    @property
+    def taken(self) -> bool:
+        """Whether the watchdog has this very spec, with what is held back of it, or a newer one that is not seen
+        here yet, and knows what the job's queue admitted.
+        """
+        report, changed = self.report, self.changed
+        if report is None or (report.generation or 0) < self.metadata.generation:
+            return False
+        is_held = report.policy is not None and report.policy.held
+        as_held = changed is None or is_held == changed.policy.held
+        return as_held and report.admitted == self.queue.admitted
 
     @property
     def ended_at(self) -> float:
@@ -175,9 +212,6 @@ def context_of(observed: Observed, options: Options, now: float) -> Context:
         report=report,
         plan=plan,
         connected=connected,
-        taken=report is not None
-        and (report.generation or 0) >= metadata.generation
-        and report.admitted == queue.admitted,
         ended=phase if phase in ENDED else None,
         deleted_at=None if deleted is None else seconds_of(deleted) or now,
         tolerations=tolerations,

@@ -10,8 +10,7 @@ from enum import Enum
 import msgspec
 
 from holdfast.api.status import JobPhase
-from holdfast.api.trainingjob import policy_of
-from holdfast.operator.decide.action import Action, DeleteJob, Forget, SetFinalizer, Submit
+from holdfast.operator.decide.action import Action, DeleteJob, EndCheck, Forget, SetFinalizer, Submit
 from holdfast.operator.decide.belongings import BUDGET, SERVICE, removed
 from holdfast.operator.decide.capacity import withdrawn
 from holdfast.operator.decide.context import ENDED, Context, Decision
@@ -44,7 +43,7 @@ def finish(ctx: Context) -> Decision:
         if ctx.now >= ctx.ended_at + life_s:
             return Decision((*actions, DeleteJob()), f"its {life_s:g} s after the end are over")
         waits.append(ctx.ended_at + life_s)
-    actions += [*removed(BUDGET, ctx.observed.budgets), *withdrawn(ctx), *finished(ctx)]
+    actions += [*removed(BUDGET, ctx.observed.budgets), *withdrawn(ctx), *finished(ctx), *ended_checks(ctx)]
     lingering = [*ctx.pods.live, *ctx.pods.stranded, *ctx.pods.released]
     if lingering and ctx.now >= ctx.ended_at + LINGERING_S:
         actions += [delete(ctx, pod, "the job is over") for pod in lingering]
@@ -52,6 +51,12 @@ def finish(ctx: Context) -> Decision:
         waits.append(ctx.ended_at + LINGERING_S)
     actions += force(ctx, ctx.pods.leaving, "the job is over and its node cannot let it go")
     return Decision(tuple(actions), f"the job is over: {ctx.ended}", min(waits) - ctx.now if waits else None)
+
+
+def ended_checks(ctx: Context) -> tuple[EndCheck, ...]:
+    """No changed policy of it is tried any more."""
+    there = (each.metadata for each in ctx.observed.checks if each.metadata.deletion_timestamp is None)
+    return tuple(EndCheck(each.name, each.uid) for each in there)
 
 
 class Waiting(Enum):
@@ -91,12 +96,13 @@ def wind_up(ctx: Context, deleted_at: float) -> Decision:
     why = waiting(ctx, deleted_at)
     if why is Waiting.SUSPENDING:
         if not ctx.connected or ctx.job is None or ctx.taken:
-            return Decision((), why.value, LOOK_AGAIN_S)
-        suspended = msgspec.structs.replace(policy_of(ctx.job), suspend=True, admitted=ctx.queue.admitted)
-        return Decision((Submit(suspended),), why.value, LOOK_AGAIN_S)
+            return Decision(ended_checks(ctx), why.value, LOOK_AGAIN_S)
+        assert ctx.changed is not None, "a spec that can be read has a policy"
+        suspended = msgspec.structs.replace(ctx.changed.policy, suspend=True)
+        return Decision((Submit(suspended), *ended_checks(ctx)), why.value, LOOK_AGAIN_S)
     # Its pods go, and what belongs to it.
     owned = (*removed(SERVICE, ctx.observed.services), *removed(BUDGET, ctx.observed.budgets))
-    belongings = (*owned, *withdrawn(ctx))
+    belongings = (*owned, *withdrawn(ctx), *ended_checks(ctx))
     pods = [*ctx.pods.there, *ctx.pods.ended]
     if pods and ctx.now - deleted_at < WIND_UP_S + AWAY_S:
         going = [*ctx.pods.live, *ctx.pods.stranded, *ctx.pods.released, *ctx.pods.ended]

@@ -17,10 +17,13 @@ from holdfast.operator.decide.context import Context, Decision
 from holdfast.operator.decide.ending import WITHOUT_CHECKPOINT, waiting
 from holdfast.operator.decide.observed import KubeEvent
 from holdfast.operator.decide.pods import TO_BE_LEFT, ran_from_to, state_of
+from holdfast.operator.decide.policycheck import CHECKING, RESULTS
 from holdfast.operator.kube.objects import Pod, seconds_of
 
 MESSAGE_LENGTH_MAX = 1000  # the API server takes 1024 bytes
 NAMES_SHOWN = 5
+AMISS = frozenset(("Worse", "CheckFailed"))
+"""What is amiss with a changed policy that takes effect all the same."""
 OF_ACTIONS = frozenset(("MemberReplaced", "NodeCordoned", "NodeReturned", "RemediationAsked", "WoundUp"))
 
 
@@ -74,6 +77,12 @@ def _changed_conditions(ctx: Context, status: TrainingJobStatus) -> Iterator[Kub
                     yield KubeEvent("UnknownFields", now.message, warning=True)
             case "UpToDate", "False" if turned:
                 yield KubeEvent("TemplateChanged", now.message)
+            case "PolicyChecked", "False" if now.reason == CHECKING and was.reason != CHECKING:
+                yield KubeEvent("PolicyCheckStarted", now.message)
+            case "PolicyChecked", "False" if now.reason in RESULTS and was.reason != now.reason:
+                yield KubeEvent("PolicyHeld", f"{now.reason}: {now.message}", warning=True)
+            case "PolicyChecked", _ if now.reason in RESULTS and (turned or was.reason != now.reason):
+                yield KubeEvent("PolicyChecked", f"{now.reason}: {now.message}", now.reason in AMISS)
             case "Admitted", "False" if turned:
                 yield KubeEvent("Yielded", now.message)
             case "Admitted", _ if turned:

@@ -83,7 +83,8 @@ class Options(msgspec.Struct, frozen=True):
     image. `maintenance_taints` are keys that mean "leave this node in good order". `budget_api` is the version of
     disruption budgets that the API server knows: policy/v1 since 1.21. `condition_map` says which conditions of
     others on nodes count; a remediation that succeeded is kept for `remediation_ttl_s`. `capacity_api` is the
-    version of provisioning requests that the API server knows. `kueue`: jobs with a queue's name wait for Kueue;
+    version of provisioning requests that the API server knows. `check_image` tries a changed policy (empty: none
+    does), in a pod that may take `check_s`. `kueue`: jobs with a queue's name wait for Kueue;
     `kueue_api` is the version of it that the API server knows, empty for none. `place_labels` are labels
     of nodes, and what of their place each names.
     """
@@ -105,6 +106,8 @@ class Options(msgspec.Struct, frozen=True):
     provisioning_class: str = PROVISIONING_CLASS
     kueue: bool = False
     kueue_api: str = ""
+    check_image: str = ""
+    check_s: float = 900.0
 
 
 class Observed(msgspec.Struct, frozen=True):
@@ -116,7 +119,8 @@ class Observed(msgspec.Struct, frozen=True):
     has not; `heard_age_s` is how long it has been away, 0 while it is connected. `left_out` are the fields that
     the API server dropped from what was applied, None when nobody knows. `remediations` are all that are asked
     for, by node; `alive` are the uids of all jobs then. `capacity` is what the job asked for, of
-    `capacity_templates`. `queueing` is None where Kueue is not used.
+    `capacity_templates`. `queueing` is None where Kueue is not used. `checks` are the pods that try a changed
+    policy, `check_refused` is what was said against making one, by the digest of what it was to try.
     """
 
     job: Job
@@ -136,6 +140,8 @@ class Observed(msgspec.Struct, frozen=True):
     capacity: tuple[CapacityRequest, ...] = ()
     capacity_templates: tuple[Owned, ...] = ()
     queueing: Queueing | None = None
+    checks: tuple[Pod, ...] = ()
+    check_refused: Mapping[str, str] = {}
 
 
 class KubeEvent(msgspec.Struct, frozen=True):

@@ -4,14 +4,12 @@ The watchdog decides about faults; here its plan is made true, and nothing else.
 after a lost event, or twice in a row comes to the same.
 """
 
-import msgspec
-
 from holdfast.api.plan import Plan, PodObserved, PodState
-from holdfast.api.policy import Policy
-from holdfast.api.trainingjob import TrainingJob, policy_of
-from holdfast.operator.decide.action import Action, SetFinalizer, Submit, Tell
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.operator.decide.action import Action, EndCheck, SetFinalizer, Submit, Tell
 from holdfast.operator.decide.belongings import BUDGET, budget_of, made, removed, service_of
 from holdfast.operator.decide.capacity import capacity
+from holdfast.operator.decide.checkpod import checking
 from holdfast.operator.decide.conditions import changes_in_s
 from holdfast.operator.decide.context import Context, Decision, context_of
 from holdfast.operator.decide.ending import LOOK_AGAIN_S, Waiting, finish, waiting, wind_up
@@ -20,6 +18,7 @@ from holdfast.operator.decide.handover import handed_on
 from holdfast.operator.decide.nodes import cordons
 from holdfast.operator.decide.observed import Mode, Observed, Options, Outcome
 from holdfast.operator.decide.pods import ended_by, state_of
+from holdfast.operator.decide.policycheck import Standing, as_in_force
 from holdfast.operator.decide.quota import evicted, quota
 from holdfast.operator.decide.staffing import staff
 from holdfast.operator.decide.status import draft
@@ -61,7 +60,8 @@ def _decide(ctx: Context) -> Decision:
         return finish(ctx)
     # Refused: no pod may be made of the spec, and what runs is left alone.
     node_marks = (*cordons(ctx.id, ctx.plan, observed.nodes, options.cordoning), *handed_on(ctx))
-    if ctx.job is None or ctx.invalid is not None:
+    changed = ctx.changed
+    if ctx.job is None or changed is None or ctx.invalid is not None:
         return _left_alone(ctx, node_marks, f"left alone, the spec is refused: {ctx.invalid}")
     # Forgotten: the watchdog would take a job that runs for a new one.
     if ctx.forgotten is not None:
@@ -70,7 +70,8 @@ def _decide(ctx: Context) -> Decision:
     if FINALIZER not in ctx.metadata.finalizers and options.mode is Mode.ACT:
         return Decision((SetFinalizer(held=True),), "the job is held before anything is made", LOOK_AGAIN_S)
     # The watchdog gets the job's policy, unless it has this very one. While it is away nothing is lost.
-    submit = () if ctx.taken or not ctx.connected else (Submit(_policy(ctx, ctx.job)),)
+    submit = () if ctx.taken or not ctx.connected else (Submit(changed.policy),)
+    checks = _checks(ctx, ctx.job, changed)
     queued = quota(ctx, ctx.job)
     look_again = _soonest(LOOK_AGAIN_S if submit else None, queued.requeue_after_s)
     plan = ctx.plan
@@ -89,7 +90,7 @@ def _decide(ctx: Context) -> Decision:
         budget = made(budget_of(ctx.metadata, options.budget_api), observed.budgets)
     # The pods the plan wants; a crash loop makes some wait, and so does a job that is ahead in the queue, of which
     # no change of this job tells.
-    staffing = staff(ctx, ctx.job, plan)
+    staffing = staff(ctx, as_in_force(ctx.job, changed.policy), plan)
     asking = capacity(ctx, ctx.job)
     changes_at = ctx.crash_loop.changes_at
     loop_s = None if changes_at is None else max(0.0, changes_at - ctx.now)
@@ -97,21 +98,23 @@ def _decide(ctx: Context) -> Decision:
     waits = contends is not None and (contends.held or contends.short_since is not None)
     turn_s = LOOK_AGAIN_S if waits else None
     return Decision(
-        (*submit, *queued.actions, *service, *budget, *node_marks, *staffing.actions, *asking.actions),
+        (*submit, *checks, *queued.actions, *service, *budget, *node_marks, *staffing.actions, *asking.actions),
         staffing.reason,
-        _soonest(look_again, turn_s, loop_s, staffing.requeue_after_s, asking.requeue_after_s),
+        _soonest(look_again, turn_s, loop_s, changed.again_s, staffing.requeue_after_s, asking.requeue_after_s),
     )
+
+
+def _checks(ctx: Context, job: TrainingJob, changed: Standing) -> tuple[Action, ...]:
+    """The pod that tries a changed policy comes once the watchdog, whose journal it reads, is there."""
+    ends = tuple(EndCheck(each.metadata.name, each.metadata.uid) for each in changed.ends)
+    starts = changed.starts and ctx.connected and ctx.options.check_image
+    return (*ends, checking(job, ctx.options, changed.starts)) if starts else ends
 
 
 def _left_alone(ctx: Context, node_marks: tuple[Action, ...], says: str) -> Decision:
     """Nobody can be asked to save it; nodes that its queue takes back are others' all the same."""
     back = evicted(ctx)
     return Decision((*node_marks, *back.actions), says, back.requeue_after_s)
-
-
-def _policy(ctx: Context, job: TrainingJob) -> Policy:
-    """What the watchdog is told: the spec's, and what the job's queue has to say of it."""
-    return msgspec.structs.replace(policy_of(job), admitted=ctx.queue.admitted)
 
 
 def _soonest(*waits: float | None) -> float | None:

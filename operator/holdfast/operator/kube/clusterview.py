@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 from holdfast.operator.kube.cache import Cache, HasMetadata
 from holdfast.operator.kube.kueue import Flavor, Priority, Workload
 from holdfast.operator.kube.objects import (
+    CHECK_LABEL,
     JOB_LABEL,
     QUEUE_LABEL,
     CapacityRequest,
@@ -35,6 +36,7 @@ class ClusterView:
         self._asked = asked
         self.jobs: Final[Cache[Job]] = Cache(self._on_job)
         self.pods: Final[Cache[Pod]] = Cache(self._on_pod)
+        self.checks: Final[Cache[Pod]] = Cache(lambda old, new: self._file(self._checks, old, new, CHECK_LABEL))
         self.nodes: Final[Cache[Node]] = Cache(self._on_node)
         self.services: Final[Cache[Owned]] = Cache(lambda old, new: self._file(self._services, old, new))
         self.budgets: Final[Cache[Owned]] = Cache(lambda old, new: self._file(self._budgets, old, new))
@@ -49,6 +51,7 @@ class ClusterView:
         self.remediations: Final[Cache[Remediation]] = Cache(self._on_remediation)
         self.interventions: Final[Cache[Intervention]] = Cache(self._on_asked)
         self._pods: dict[str, dict[str, Pod]] = {}
+        self._checks: dict[str, dict[str, Pod]] = {}
         self._services: dict[str, dict[str, Owned]] = {}
         self._budgets: dict[str, dict[str, Owned]] = {}
         self._capacity: dict[str, dict[str, CapacityRequest]] = {}
@@ -72,6 +75,10 @@ class ClusterView:
         of the same name left behind are not.
         """
         return _filed(job, self._pods, ("", job.metadata.uid))
+
+    def checks_of(self, job: Job) -> tuple[Pod, ...]:
+        """The pods that try a changed policy of it."""
+        return _filed(job, self._checks, (job.metadata.uid,))
 
     def services_of(self, job: Job) -> tuple[Owned, ...]:
         """Its services. What somebody else made stays theirs, whatever label it carries."""
@@ -153,10 +160,10 @@ class ClusterView:
         if new is not None:
             self._asked(key_of(new.metadata))
 
-    def _file(self, index: dict[str, dict[str, T]], old: T | None, new: T | None) -> None:
+    def _file(self, index: dict[str, dict[str, T]], old: T | None, new: T | None, label: str = JOB_LABEL) -> None:
         """Move what belongs to a job from where it was filed to where it belongs, and tell of both jobs."""
-        before = "" if old is None else job_key(old.metadata)
-        after = "" if new is None else job_key(new.metadata)
+        before = "" if old is None else job_key(old.metadata, label)
+        after = "" if new is None else job_key(new.metadata, label)
         if old is not None and before:
             group = index.get(before, {})
             group.pop(old.metadata.name, None)
@@ -173,9 +180,9 @@ def key_of(metadata: Metadata) -> str:
     return f"{metadata.namespace}/{metadata.name}"
 
 
-def job_key(metadata: Metadata) -> str:
+def job_key(metadata: Metadata, label: str = JOB_LABEL) -> str:
     """The job a labelled object belongs to, empty when it has no label."""
-    name = metadata.labels.get(JOB_LABEL, "")
+    name = metadata.labels.get(label, "")
     return f"{metadata.namespace}/{name}" if name else ""
 
 

@@ -25,6 +25,8 @@ APPLIED_LENGTH_MAX: Final = SPEC_BYTES_MAX  # a longer one is not kept: what was
 FINALIZER = "holdfast.dev/wind-up"
 JOB_LABEL = "holdfast.dev/job"
 MEMBER_LABEL = "holdfast.dev/member"
+CHECK_LABEL = "holdfast.dev/policy-check"  # on the pod that tries a changed policy of that job; it is no member
+CHANGE = "holdfast.dev/change"  # annotation of such a pod: digest of the policy that it tries
 MADE_FROM = "holdfast.dev/made-from"  # annotation: digest of what a service or budget was made from
 QUICK_ENDS = "holdfast.dev/quick-ends"  # annotation: how many pods in a row had ended quickly before this one
 AVOIDS = "holdfast.dev/avoids"  # annotation: host names a pod was made to keep away from
@@ -235,6 +237,12 @@ class Owned(Object, frozen=True, gc=False):
     spec: dict[str, Any] = {}
 
 
+class Bare(Object, frozen=True, gc=False):
+    """What is made and deleted, and not looked at."""
+
+    metadata: Metadata
+
+
 def _keep_ours(metadata: Metadata, field: str, held: dict[str, str], also: tuple[str, ...] = ()) -> None:
     ours = {name: text for name, text in held.items() if name.startswith(OUR_PREFIX) or name in also}
     if len(ours) != len(held):
@@ -259,6 +267,7 @@ def _plain(status: msgspec.Raw) -> object:
 T = TypeVar("T")
 
 HOLDFAST = f"/apis/{API_VERSION}"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 
 @dataclass(frozen=True)
@@ -282,6 +291,10 @@ JOBS = Resource(HOLDFAST, "trainingjobs", "TrainingJob", Job)
 INTERVENTIONS = Resource(HOLDFAST, "interventions", "Intervention", Intervention)
 REMEDIATIONS = Resource(HOLDFAST, "noderemediations", "NodeRemediation", Remediation, namespaced=False)
 PODS = Resource("/api/v1", "pods", "Pod", Pod, selector=JOB_LABEL)
+CHECKS = Resource("/api/v1", "pods", "Pod", Pod, selector=CHECK_LABEL)
+ACCOUNTS = Resource("/api/v1", "serviceaccounts", "ServiceAccount", Bare)
+ROLES = Resource(RBAC, "roles", "Role", Bare)
+BINDINGS = Resource(RBAC, "rolebindings", "RoleBinding", Bare)
 NODES = Resource("/api/v1", "nodes", "Node", Node, namespaced=False)
 SERVICES = Resource("/api/v1", "services", "Service", Owned, selector=JOB_LABEL)
 

@@ -45,6 +45,12 @@ def submitted(state: JobState, event: Event, now: float) -> Step:
         return ignore(state, "the same policy again")
     if is_another(state, event.policy):
         return _succeeded_by(state, event.policy, now)
+    known = state.policy
+    if known is not None and known.held and not event.policy.held and event.policy.generation == known.generation:
+        # A resize stands until the spec has a later version, and this one is known but for what was held back.
+        lifted = msgspec.structs.replace(_told_by_cluster(known, event.policy).judged_as(event.policy), held=False)
+        says = "the change that was held back takes effect"
+        return Step(changed(state, policy=lifted), (), Reason("policy changed", says))
     if not _is_newer(state, event.policy):
         says = f"generation {event.policy.generation} is no newer than what is known"
         return _ruled(state, event.policy, says)
@@ -72,15 +78,20 @@ def _ruled(state: JobState, policy: Policy, otherwise: str) -> Step:
     known = state.policy
     if known is None or known.generation != policy.generation:
         return ignore(state, otherwise)
-    ruled = msgspec.structs.replace(
+    ruled = _told_by_cluster(known, policy)
+    if ruled == known:
+        return ignore(state, otherwise)
+    return Step(changed(state, policy=ruled), (), Reason("policy changed", "the cluster's policy changed"))
+
+
+def _told_by_cluster(known: Policy, policy: Policy) -> Policy:
+    """`known`, with what the cluster says in `policy`."""
+    return msgspec.structs.replace(
         known,
         cordon_on=policy.cordon_on,
         cluster_xid_actions=policy.cluster_xid_actions,
         admitted=policy.admitted,
     )
-    if ruled == known:
-        return ignore(state, otherwise)
-    return Step(changed(state, policy=ruled), (), Reason("policy changed", "the cluster's policy changed"))
 
 
 def is_another(state: JobState, policy: Policy) -> bool:

@@ -182,6 +182,7 @@ def report_of(state: JobState, progress: Progress | None, trouble: str | None, n
         admitted=state.policy.admitted if state.policy else None,
         incidents=state.incidents[: -REPORTED_INCIDENTS - 1 : -1],
         trouble=trouble,
+        policy=state.policy,
     )
 
 
