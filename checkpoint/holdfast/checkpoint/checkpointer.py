@@ -100,6 +100,7 @@ class Checkpointer:
         self._step, self._batches = 0, 0  # Completed steps, and batches each rank has taken.
         self._to_drop = 0
         self._position: Position | None = None
+        self._copied_at: int | None = None  # the step after which another replica group's state came
         self._has_begun = False
 
     def steps(self, data: Iterable[Batch], *, until: int | None = None) -> Iterator[tuple[int, Batch]]:
@@ -235,6 +236,8 @@ class Checkpointer:
         Raises as `steps` does, and InvalidInput for a step that is not the next one.
         """
         loop, rate = self._loop, self._rate
+        if loop is not None and step == loop.step == self._copied_at:
+            return  # the group that the state was copied from had told of it
         if loop is None or rate is None or step != loop.step + 1:
             next_one = "call resume first" if loop is None else f"the next one is {loop.step + 1}"
             raise InvalidInput(Problem("step", step, f"tell of every step, in order: {next_one}"))
@@ -293,6 +296,7 @@ class Checkpointer:
     def _has_moved(self) -> None:
         """The state was copied from another replica group, which has made every cut for the step that is next."""
         if self._rate is not None and self._loop is not None:
+            self._copied_at = self._loop.step
             self._rate.go_on(self.run.assignment.restore.cuts(), self._loop.step + 1, has_all=True)
 
     def close(self) -> None:

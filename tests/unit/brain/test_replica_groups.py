@@ -171,6 +171,15 @@ def test_a_collective_that_failed_between_groups_alone_takes_nobody_out() -> Non
     assert story.round.broke_in == 3
 
 
+def test_when_groups_fail_to_meet_again_everybody_starts_anew() -> None:
+    story = groups(2)
+    for _ in range(2):
+        story.find(FindingKind.COLLECTIVE_FAILED, 1, subject=Subject(JOB), confidence=Confidence.UNKNOWN)
+    story.wait(11)  # restarts.backoff
+    assert {epoch for epoch, _ in trained(story)} == {story.round.number}
+    assert story.round.entry is Entry.RESPAWN
+
+
 def test_one_that_failed_within_a_group_takes_that_group_out() -> None:
     story = groups(2).find(FindingKind.COLLECTIVE_FAILED, 4, confidence=Confidence.UNKNOWN)
     assert trained(story) == [(2, True), (3, False)]
@@ -205,6 +214,16 @@ def test_the_job_is_done_when_those_that_train_are() -> None:
     story = groups(2).die(4).run_on(51)
     for number in (1, 2):
         story.finish_one(number)
+    assert isinstance(story.state.desired, Closed)
+    assert story.state.desired.succeeded
+
+
+def test_a_group_that_is_let_in_while_the_others_finish_does_not_keep_the_job() -> None:
+    story = ready(groups(2).die(4).run_on(51), 3, 3, 4).wait(1)
+    assert trained(story) == [(2, True), (3, True)]
+    story.finish_one(1)
+    assert isinstance(story.state.desired, Round)
+    story.finish_one(2)
     assert isinstance(story.state.desired, Closed)
     assert story.state.desired.succeeded
 

@@ -1,13 +1,15 @@
 """A rank that ends with success while the others train."""
 
 import pytest
-from signals import JOB, broke, exited, policy, started
+from msgspec import structs
+from signals import JOB, a_round, broke, exited, policy, started
 
 from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
 from holdfast.api.membership import ProcessesSpawned
 from holdfast.api.policy import XidAction
+from holdfast.api.round import Endpoint, ReplicaGroup
 from holdfast.watchdog.detectors import detectors_for
-from holdfast.watchdog.detectors.detector import Sample, Spawned
+from holdfast.watchdog.detectors.detector import RoundStarted, RoundStopped, Sample, Spawned
 from holdfast.watchdog.detectors.user_code import ALIKE, OwnProcessesDetector
 
 GLOO = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:5"
@@ -48,6 +50,15 @@ def test_who_ended_with_success_is_found_when_another_misses_it_and_no_node_is_b
 def test_everybody_who_misses_it_makes_one_finding() -> None:
     found = judged((10.0, ENDED), (10.1, broke(0)), (10.1, VICTIM), (10.2, broke(2)))
     assert [each.kind for each in found if isinstance(each, Finding)] == [FindingKind.USER_CODE]
+
+
+def test_of_replica_groups_it_is_told_a_moment_later_because_all_of_those_that_trained_may_be_ending() -> None:
+    shares = a_round(1).ranks
+    groups = tuple(ReplicaGroup(1, 1, Endpoint("127.0.0.1", 29500), trains=True) for _ in shares)
+    begun = RoundStarted(structs.replace(a_round(1), groups=groups))
+    assert judged((1.0, begun), (10.0, ENDED), (10.1, broke(3)), (10.3, RoundStopped(2))) == []
+    found = judged((1.0, begun), (10.0, ENDED), (10.1, broke(3)))
+    assert FindingKind.USER_CODE in [each.kind for each in found if isinstance(each, Finding)]
 
 
 def test_a_rank_that_ends_before_the_others_is_no_fault_by_itself() -> None:

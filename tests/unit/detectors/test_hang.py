@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
-from signals import JOB, policy, rank_sample, reported, started
+from signals import JOB, a_round, policy, rank_sample, reported, started
 
 from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
 from holdfast.api.rankrecord import Phase
+from holdfast.api.round import Endpoint, MemberRanks, ReplicaGroup
 from holdfast.api.telemetry import ProcessState, RankSample, Unreadable
-from holdfast.watchdog.detectors.detector import Heard, RoundStopped
+from holdfast.watchdog.detectors.detector import Heard, RoundStarted, RoundStopped
 from holdfast.watchdog.detectors.hang import LATE_S_MIN, UNDECIDED_S_MIN, HangDetector
 
 LOOK_S = 0.1
@@ -162,6 +163,31 @@ def test_a_worker_stopped_before_the_first_step_is_named_too() -> None:
     world.stop(0)
     world.passes(10.0)
     assert [finding.subject.rank for finding in world.found] == [0]
+
+
+@pytest.mark.parametrize("process", [ProcessState.STOPPED, ProcessState.RUNNING])
+def test_one_that_stands_still_before_it_takes_up_the_round_its_replica_group_goes_on_in_is_named_in_that(
+    process: ProcessState,
+) -> None:
+    world = World().trains(50)
+    shares = (MemberRanks("m1", "n1", 0, 2), MemberRanks("m0", "n0", 2, 2))
+    groups = tuple(ReplicaGroup(1, 1, Endpoint("127.0.0.1", 29500), trains=True) for _ in shares)
+    world.detector.observe(RoundStarted(structs.replace(a_round(2), ranks=shares, groups=groups)), world.now)
+    stuck = world.ranks[0]
+    stuck.process = process
+    others = {"n0": [3], "n1": [0, 1]}
+    for _ in range(100):
+        world.now += LOOK_S
+        for node, ranks in others.items():
+            waiting = [
+                rank_sample(rank, round=2, phase=Phase.STARTUP, step=None, progress_age_s=world.now)
+                for rank in ranks
+            ]
+            behind = [stuck.sample(world.now, 1)] if node == "n0" else []
+            world._hear(world.detector.observe(reported(node, *behind, *waiting), world.now))
+    (finding,) = world.found
+    assert finding.subject == Subject(JOB, node="n0", member="m0", rank=2)
+    assert (finding.confidence, finding.round) == (Confidence.CERTAIN, 2)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 10])

@@ -3,8 +3,8 @@
 from typing import Any
 
 from holdfast.agent.launch.localset import Effect, KillWorker, LocalSet, Report, Start, TellWorker
-from holdfast.api.control import Assignment, AtTheDoor, Entered, RoundEnded
-from holdfast.api.membership import CheckpointCommitted, GroupReady, RoundEntered, WorkerExited
+from holdfast.api.control import Assignment, AtTheDoor, Entered, Finished, RoundEnded
+from holdfast.api.membership import CheckpointCommitted, GroupReady, RoundEntered, WorkerExited, WorkersFinished
 from holdfast.api.round import (
     Endpoint,
     Entry,
@@ -21,12 +21,13 @@ from holdfast.api.round import (
 HOST = Endpoint("h", 1000)
 
 
-def a_round(number: int, *groups: tuple[int, str, bool], entry: Entry = Entry.REENTER) -> Shown:
+def a_round(number: int, *groups: tuple[int, str, bool], entry: Entry = Entry.REENTER, broke_in: int = 0) -> Shown:
     """What member b is shown of a round of these groups: epoch, the one member of each, whether it trains."""
     shares = tuple(MemberRanks(name, f"node-{name}", 2 * at, 2) for at, (_, name, _) in enumerate(groups))
     formed = tuple(ReplicaGroup(epoch, 1, HOST, trains) for epoch, _, trains in groups)
     restore = Restore(Tier.CHECKPOINT)
-    return shown_to(Round("default/j", number, shares, HOST, restore, entry, "because", groups=formed), "b")
+    shown = Round("default/j", number, shares, HOST, restore, entry, "because", groups=formed, broke_in=broke_in)
+    return shown_to(shown, "b")
 
 
 def told(effects: list[Effect], kind: type[Any], pid: int = 100) -> list[Any]:
@@ -128,3 +129,16 @@ def test_members_without_a_group_wait() -> None:
     shown = a_round(8, (7, "a", True))
     assert isinstance(shown, Idle)
     assert told(local.show(shown, 1.0), RoundEnded) == [RoundEnded(7, "because")]
+
+
+def test_workers_that_have_finished_are_not_started_again_when_a_group_comes_in_behind_them() -> None:
+    local = running(a_round(7, (7, "b", True), (8, "c", False)), 7)
+    for pid in (100, 101):
+        local.heard(pid, Finished(7), 1.0)
+        local.exited(pid, WorkerExited(7, pid - 100, 0.0, exit_code=0), 1.0)
+    effects = local.show(a_round(9, (7, "b", True), (8, "c", True)), 1.5)
+    assert not [each for each in effects if isinstance(each, Start)]
+    assert [each for each in reports(effects) if isinstance(each, WorkersFinished)] == [WorkersFinished(9)]
+    # After a fault there may be more to do: they go on from what was saved.
+    effects = local.show(a_round(10, (7, "b", True), broke_in=10), 2.0)
+    assert len([each for each in effects if isinstance(each, Start)]) == 2

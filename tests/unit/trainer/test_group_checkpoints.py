@@ -196,6 +196,23 @@ def test_outer_steps_go_on_with_their_momentum_after_a_restart(tmp_path: Path) -
     assert equal(*undisturbed, *again)
 
 
+@pytest.mark.parametrize("steps", [4, 5], ids=["an outer step", "behind one"])
+def test_groups_end_equal_with_outer_steps_also_where_one_missed_the_last(
+    net: Net, steps: int, tmp_path: Path
+) -> None:
+    """Of turn 0, the outer step after 2 has turns 1 and 2, that after 4 has 3 and 4."""
+    one, other = pair(tmp_path, steps=steps, every=100)
+    one.outer = other.outer = OuterStep(every=2)
+    net.fails = {(1, 1, 4)}
+    stage = Stage(one, other)
+    stage.wait(lambda: bool(other.said))
+    for index, each in enumerate((one, other)):
+        each.stay.go_on(part(2, index, 2, broke_in=2))
+    assert stage.ends() == [steps, steps]
+    assert equal(one, other)
+    assert manifests(tmp_path)[steps].parent is None
+
+
 def test_averaged_weights_and_a_schedule_come_back_with_a_group(tmp_path: Path) -> None:
     class Averaged:
         def __init__(self) -> None:

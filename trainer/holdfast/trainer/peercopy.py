@@ -7,8 +7,9 @@ parameter it makes at its first step; where the receiver has not made it yet, it
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+import numpy as np
 import torch
 import xxhash
 from torch import Tensor
@@ -21,6 +22,12 @@ from holdfast.api.errors import InvalidInput, Problem
 from holdfast.trainer.across import Across
 
 _DIGEST_BITS = 63  # of a whole number that a tensor holds
+# What NumPy's numbers and arrays of numbers are unpacked with: a learning rate is often one of its numbers.
+_NUMPY: Final[list[Any]] = [
+    *(each.__reduce__()[0] for each in (np.float64(0), np.zeros(1))),
+    *(np.ndarray, np.dtype, bytes),
+    *(type(np.dtype(each)) for each in "?bhilqBHILQefdFD"),
+]
 
 
 class Stateful(Protocol):
@@ -33,7 +40,7 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TrainingState:
-    """What is copied. `also` is by name, and its states are plain values and tensors, as
+    """What is copied. `also` is by name, and its states are plain values, NumPy's among them, and tensors, as
     `torch.load(weights_only=True)` takes them, or shards of the parameters' kind. `more` are further tensors, the
     same number in all groups.
     """
@@ -62,7 +69,8 @@ class TrainingState:
         across.receive(size, source)
         text = torch.empty(int(size.item()), dtype=torch.uint8)
         across.receive(text, source)
-        header = torch.load(io.BytesIO(text.numpy().tobytes()), map_location="cpu", weights_only=True)
+        header = _unpacked(text.numpy().tobytes())
+        self._fit(header["held"], header["groups"])
         for trained, trains in zip(self.model.parameters(), header["trains"], strict=True):
             trained.requires_grad_(trains)
         for parameter, kept in zip(self._optimized(), header["optimizer"], strict=True):
@@ -72,6 +80,8 @@ class TrainingState:
                 each.copy_(_arrived(across, source, each.shape, each.dtype))
         for group, settings in zip(self.optimizer.param_groups, header["groups"], strict=True):
             for name, value in settings.items():
+                if name == "params":
+                    continue
                 if isinstance(value, Tensor) and isinstance(group.get(name), Tensor):
                     group[name].copy_(value)  # a learning rate that is on the device stays there
                 else:
@@ -100,25 +110,23 @@ class TrainingState:
     def _header(self) -> tuple[bytes, list[Tensor]]:
         """What is no tensor, packed; and the tensors that come behind those of the model and the optimizer."""
         tensors: list[Tensor] = []
-        places: dict[str, dict[str, tuple[list[int], torch.dtype, bool]]] = {}
+        told: dict[str, dict[str, tuple[list[int], torch.dtype, bool]]] = {}
         also = {}
         for name, part in self.also.items():
             leaves, _ = tree_flatten_with_path(state := part.state_dict())
             also[name] = tree_map_with_path(_plain, state)
-            places[name] = {}
+            told[name] = {}
             for path, each in leaves:
                 if isinstance(each, Tensor):
                     tensors.append(local := _local(each))
-                    places[name][str(path)] = list(local.shape), local.dtype, isinstance(each, DTensor)
+                    told[name][str(path)] = list(local.shape), local.dtype, isinstance(each, DTensor)
         header = {
+            "held": self._shapes(),
             "trains": [each.requires_grad for each in self.model.parameters()],
             "optimizer": [_kept_of(self.optimizer.state.get(each, {})) for each in self._optimized()],
-            "groups": [
-                {name: value for name, value in group.items() if name != "params"}
-                for group in self.optimizer.param_groups
-            ],
+            "groups": self._settings(),
             "also": also,
-            "tensors": places,
+            "tensors": told,
         }
         file = io.BytesIO()
         torch.save(header, file)
@@ -130,20 +138,56 @@ class TrainingState:
             file = io.BytesIO()
             try:
                 torch.save(tree_map_with_path(_plain, part.state_dict()), file)
-                torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+                _unpacked(file.getvalue())
             except Exception as error:
                 fix = "let its state_dict() hold numbers, strings and tensors, in dicts, lists and tuples"
                 raise InvalidInput(Problem(f"also.{name}", type(part).__name__, fix)) from error
+
+    def _fit(self, held: list[tuple[list[int], torch.dtype]], optimized: list[dict[str, Any]]) -> None:
+        """What is here is as the sender has it, values apart: a buffer may grow while a model trains, and an
+        optimizer may be given further parameters. Raises InvalidInput where groups are not alike.
+        """
+        parameters, buffers = list(self.model.parameters()), list(self.model.buffers())
+        for buffer, (shape, dtype) in zip(buffers, held[len(parameters) :], strict=False):
+            if not isinstance(buffer, DTensor) and buffer.dtype == dtype and list(buffer.shape) != shape:
+                buffer.resize_(shape)
+        if (mine := self._shapes()) != held:
+            first = next((pair for pair in zip(mine, held, strict=False) if pair[0] != pair[1]), None)
+            here, other = first or (f"{len(mine)} tensors", f"{len(held)}")
+            fix = f"build the same model in every replica group; another one has {other} there"
+            raise InvalidInput(Problem("model", str(here), fix))
+        groups = self.optimizer.param_groups
+        for told in optimized[len(groups) :]:
+            self.optimizer.add_param_group({**told, "params": [parameters[place] for place in told["params"]]})
+        places, there = ([each["params"] for each in settings] for settings in (self._settings(), optimized))
+        if places != there:
+            fix = f"give it the same in every replica group; another one has those of places {there}"
+            raise InvalidInput(Problem("optimizer", f"parameters of places {places}", fix))
+
+    def _shapes(self) -> list[tuple[list[int], torch.dtype]]:
+        return [(list(each.shape), each.dtype) for each in self._held()]
+
+    def _settings(self) -> list[dict[str, Any]]:
+        """Those of the optimizer, with the places of their parameters in the model."""
+        places = {id(each): place for place, each in enumerate(self.model.parameters())}
+        return [
+            {**group, "params": [places.get(id(each)) for each in group["params"]]}
+            for group in self.optimizer.param_groups
+        ]
 
     def _optimized(self) -> Iterator[Tensor]:
         for group in self.optimizer.param_groups:
             yield from group["params"]
 
-    def _tensors(self) -> Iterator[Tensor]:
-        """What is held here of every tensor of the state, in an order that all groups have."""
+    def _held(self) -> Iterator[Tensor]:
+        """What is held here of the model, and of what is further copied, in an order that all groups have."""
         yield from map(_local, self.model.parameters())
         yield from map(_local, self.model.buffers())
         yield from map(_local, self.more)
+
+    def _tensors(self) -> Iterator[Tensor]:
+        """What is held here of every tensor of the state, in an order that all groups have."""
+        yield from self._held()
         for parameter in self._optimized():
             kept = self.optimizer.state.get(parameter, {})
             yield from (_local(kept[name]) for name in sorted(kept) if isinstance(kept[name], Tensor))
@@ -166,6 +210,14 @@ class TrainingState:
             if local is None or (list(local.shape), local.dtype) != (shape, dtype):
                 place = "cpu" if device == "cpu" else _local(parameter).device
                 mine[name] = _like(parameter, torch.empty(shape, dtype=dtype, device=place), is_sharded=is_sharded)
+
+
+def _unpacked(content: bytes) -> Any:
+    """Plain values, and tensors in host memory. Runs no code from `content`; raises UnpicklingError where that
+    would be needed.
+    """
+    torch.serialization.add_safe_globals(_NUMPY)
+    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 
 def _kept_of(kept: Mapping[str, Any]) -> dict[str, tuple[bool, Any]]:

@@ -129,6 +129,7 @@ class Replicas:
         self._state = TrainingState(model, optimizer, also or {}, more)
         self._state.check()
         self._checkpoints: Checkpoints | None = None
+        self._until: int | None = None  # the last step, where that is known
         self._across: Across | None = None
         self._left: list[Across] = []
         self._average = Average(self._parameters)
@@ -168,7 +169,7 @@ class Replicas:
             step=step,
             outer=state,
         )
-        made._checkpoints = checkpoints
+        made._checkpoints, made._until = checkpoints, until
         return made
 
     @property
@@ -217,13 +218,15 @@ class Replicas:
             return
         if self._is_late:
             self._wait_at_the_door()
-        elif self.step % self._outer.wanted.every:
+        elif self.step % self._outer.wanted.every and self.step != self._until:
             return
+        self.step -= 1  # it is complete once the outer step is
         while not self._attempt(self._reduce):
             pass
         if self._average.totals[Says.GIVES]:
             for place, mean in self._average.means():
                 self._outer.step(place, mean)
+            self.step += 1
 
     @contextmanager
     def overlapped(self) -> Iterator[None]:
@@ -405,16 +408,23 @@ class Replicas:
         return gradient_of(self._parameters[place])
 
     def _take_average(self) -> bool:
-        """Put the mean in place of the gradients; False when no group gave any."""
+        """Put the mean in place of the gradients; False when no group gave any.
+
+        A gradient that is here and that nobody gave is of a step that did not count, before this group copied the
+        state: an optimizer would step with it here alone.
+        """
         if not self._average.totals[Says.GIVES]:
             return False
-        if self._across is not None and self._across.size > 1:
-            for place, mean in self._average.means():
-                each = self._parameters[place]
+        is_alone = self._across is None or self._across.size == 1
+        means = {} if is_alone else dict(self._average.means())
+        for place, each in enumerate(self._parameters):
+            if (mean := means.get(place)) is not None:
                 if each.grad is None:
                     each.grad = torch.zeros_like(each)
                 mine = held(each.grad)
                 mine.copy_(mean.reshape(mine.shape))
+            elif not (is_alone and each.requires_grad):
+                each.grad = None
         self.step += 1
         return True
 

@@ -170,7 +170,8 @@ class LocalSet:
         self._reported, self._told_began = None, False
         if self.seat is not None:
             self._rounds_run += 1
-        return [effect for slot in self.slots for effect in self._align(slot, now)] + self._ready_report()
+        aligned = [effect for slot in self.slots for effect in self._align(slot, now)]
+        return aligned + self._ready_report() + (self._finish_report(now) if self.seat is not None else [])
 
     def pass_on(self, word: RoundWord) -> list[Effect]:
         """Pass it on to the workers of its round, also to those still to come. Of other rounds it is no news."""
@@ -193,6 +194,9 @@ class LocalSet:
         if wanted is not None and slot.goes_on(wanted):
             slot.round, slot.rank, slot.entered = wanted.number, _rank_in(wanted, slot), False
             return self._assign(slot, wanted) if slot.attached else []
+        if wanted is not None and slot.is_done_with(wanted):
+            slot.round, slot.rank = wanted.number, _rank_in(wanted, slot)
+            return []
         if not slot.holds_process:
             if wanted is None:
                 return []
@@ -283,11 +287,15 @@ class LocalSet:
             slot.clear(SlotState.ABSENT)
             return [Report(msgspec.structs.replace(exit, began=began))]
         slot.clear(SlotState.DONE)
-        effects = [*self._entry_report(now), Report(exit)]
-        if all(slot.state is SlotState.DONE for slot in self.slots):
-            odd = tuple(RankNonFinite(each.rank, each.nonfinite) for each in self.slots if each.nonfinite)
-            effects.append(Report(WorkersFinished(slot.round, self._last_step_in(slot.round), odd)))
-        return effects
+        return [*self._entry_report(now), Report(exit), *self._finish_report(now)]
+
+    def _finish_report(self, now: float) -> list[Effect]:
+        """Once all local workers of the desired round have finished."""
+        if not all(each.state is SlotState.DONE and self._is_wanted(each) for each in self.slots):
+            return []
+        odd = tuple(RankNonFinite(each.rank, each.nonfinite) for each in self.slots if each.nonfinite)
+        number = self.slots[0].round
+        return [*self._entry_report(now), Report(WorkersFinished(number, self._last_step_in(number), odd))]
 
     def showed_sign(self, pid: int) -> list[Effect]:
         """A process whose script publishes nothing has shown its first sign of training: news once a round."""

@@ -79,13 +79,20 @@ class Slot:
         self.pid = self.ticket = self.leave_by = None
         self.attached = self.entered = self.finished = self.began = False
         self.left_round = -1
-        self.reenters, self.epoch, self.ready_epoch = ANY_ROUND, None, None
+        self.reenters, self.ready_epoch = ANY_ROUND, None
         if state is not SlotState.DONE:
-            self.nonfinite = None
+            self.nonfinite = self.epoch = None
 
     def goes_on(self, wanted: Seat) -> bool:
         """Whether its process is in the seat's replica group already."""
         return self.state is SlotState.RUNNING and self.epoch is not None and self.epoch == epoch_in(wanted)
+
+    def is_done_with(self, wanted: Seat) -> bool:
+        """Whether it has finished in the seat's replica group, which no fault has ended since: another group came
+        in meanwhile.
+        """
+        is_done = self.state is SlotState.DONE and self.epoch is not None and self.epoch == epoch_in(wanted)
+        return is_done and wanted.group is not None and wanted.group.broke_in <= self.round
 
 
 def epoch_in(wanted: Seat | None) -> int | None:

@@ -20,7 +20,13 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
-from torch.distributed.checkpoint.state_dict import _get_fqns, get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    _get_fqns,
+    get_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
 from torch.nn import Module
 from torch.optim import Optimizer
 
@@ -146,12 +152,10 @@ class TrainingState:
 
     def load_sharded(self, state: dict[str, Any]) -> None:
         """The reverse of `sharded`."""
-        set_state_dict(
-            self.model,
-            self.optimizer,
-            model_state_dict=state["model"],
-            optim_state_dict=state["optimizer"],
-        )
+        set_model_state_dict(self.model, state["model"])
+        # Of a parameter that never had a gradient the optimizer keeps nothing, here as where it was saved.
+        options = StateDictOptions(strict=False)
+        set_optimizer_state_dict(self.model, self.optimizer, state["optimizer"], options=options)
         keep_dtypes(self.model, self.optimizer, state["optimizer"]["state"])
         for group, saved in zip(self.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
             # Stock torch forgets the settings of a group without parameters, unless it is the last one.

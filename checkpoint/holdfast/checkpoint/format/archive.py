@@ -11,8 +11,9 @@ import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import IO, Any
+from typing import IO, Any, Final
 
+import numpy as np
 import torch
 from torch.distributed.checkpoint import metadata
 from torch.distributed.checkpoint.filesystem import _StorageInfo
@@ -21,6 +22,12 @@ from torch.utils.serialization import config
 from holdfast.checkpoint.format.index import Index, StoredTensor
 
 _RECORD = "data/0"
+# What NumPy's numbers and arrays of numbers are unpacked with: a learning rate is often one of its numbers.
+_NUMPY: Final[list[Any]] = [
+    *(each.__reduce__()[0] for each in (np.float64(0), np.zeros(1))),
+    *(np.ndarray, np.dtype, bytes),
+    *(type(np.dtype(each)) for each in "?bhilqBHILQefdFD"),
+]
 _SETTINGS: Any = config  # torch installs its methods at run time, where no type checker sees them
 _open_archive: Callable[[IO[bytes]], Any] = torch._C.PyTorchFileReader
 
@@ -67,6 +74,7 @@ def pack_object(value: object) -> bytes:
 
 def unpack_object(archive: bytes | bytearray) -> object:
     """The reverse. Runs no code from the archive; raises `pickle.UnpicklingError` where that would be needed."""
+    torch.serialization.add_safe_globals(_NUMPY)
     return torch.load(io.BytesIO(archive), map_location="cpu", weights_only=True)
 
 

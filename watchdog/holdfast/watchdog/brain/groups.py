@@ -66,8 +66,9 @@ def within_groups(round_: Round | None, finding: Finding, recovery: Recovery, no
     ranks = recovery.fresh_ranks or [each.rank for each in subjects if each.rank is not None]
     named |= {share.member for share in map(round_.member_of, ranks) if share is not None}
     named |= {share.member for share in round_.ranks if share.node in nodes} if nodes else set()
-    # A collective that failed between groups, and in none, breaks none.
-    if finding.alike or not (named or finding.kind is FindingKind.COLLECTIVE_FAILED):
+    # A collective that failed between groups, and in none, breaks none, unless meeting anew did not help.
+    breaks_none = finding.kind is FindingKind.COLLECTIVE_FAILED and recovery.entry is Entry.REENTER
+    if finding.alike or not (named or breaks_none):
         return msgspec.structs.replace(recovery, leaves=None)
     out = [shares for _, shares in by_group(round_) if any(share.member in named for share in shares)]
     fresh = recovery.fresh_ranks

@@ -239,6 +239,7 @@ def _show(state: JobState, recovery: Recovery, formed: Round, now: float) -> Ste
         step=state.step if goes_on else None,
         restored_step=(state.restored_step if state.step is None else state.step) if goes_on else None,
         forming=forming_since(state, formed, now),
+        came_in=tuple([each.epoch for each in formed.groups if each.trains and each.epoch in state.forming]),
         signed_at=None,
         reason=formed.reason,
         forming_since=None,

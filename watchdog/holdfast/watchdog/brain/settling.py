@@ -6,7 +6,6 @@ restart, after a lost tick, and when the same event comes twice.
 
 from collections.abc import Callable, Sequence
 from heapq import nsmallest
-from itertools import islice
 
 from holdfast.api.incident import IncidentState
 from holdfast.api.round import Closed, Idle, Round
@@ -101,14 +100,17 @@ def _forget_gone(state: JobState, now: float) -> Step:
 
 
 def _finish(state: JobState, now: float) -> Step:
-    """The job is done when every member of the newest round finished it."""
+    """The job is done when every member of the newest round finished it. A replica group that was let in while the
+    others made their last step meets nobody any more, and has nothing to add.
+    """
     if state.round is None:
         return stay(state)
     if state.rewind is not None and state.rewind.round is None:
         return stay(state)  # what the round has trained is to be given up
-    training = islice(state.ranked_members(), state.round.training)
-    if not all(member and member.finished_round == state.round.number for member in training):
-        return stay(state)
+    training, epochs, number = state.round.training, state.round.epochs, state.round.number
+    for share, member in zip(state.round.ranks[:training], state.ranked_members(), strict=False):
+        if (member is None or member.finished_round != number) and epochs.get(share.member) not in state.came_in:
+            return stay(state)
     state, closed = close(state, IncidentState.RECOVERED, now, "the job finished")
     desired = Closed(state.job, next_number(state), succeeded=True, reason="every rank finished")
     after = moved(state, Turn.FINISHED, reason="every rank finished", desired=desired, recovery=None)

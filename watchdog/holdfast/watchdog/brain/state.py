@@ -307,7 +307,7 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     Unknown), `until_step` the last step it means to make (None: it does not say). `slow` are ranks that were found
     slow, `slowed_rank_s` what that cost, in seconds of one rank. `links` is what is known of the links between
     nodes, `rates` what self-tests have measured, by check. `forming` are the replica groups of the round that do
-    not train yet, by epoch, and since when.
+    not train yet, by epoch, and since when; `came_in` are the epochs of those that train from this round on.
     """
 
     job: str
@@ -387,6 +387,7 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     node_failures_per_day: float | None = None
     rates: dict[str, MeasuredRate] = {}
     forming: dict[int, float] = {}
+    came_in: tuple[int, ...] = ()
 
     @property
     def held(self) -> bool:

@@ -5,7 +5,7 @@ Samples are not journaled and not kept: detectors hold bounded windows of them, 
 restart.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
@@ -220,6 +220,18 @@ class RoundInForce:
         samples = [sample for sample in report.ranks if sample.round == number and sample.rank in ranks]
         reported.counted = self.round, samples  # several detectors ask, thousands of times a second
         return samples
+
+    def samples_behind(self, reported: Reported) -> Iterator[RankSample]:
+        """Those of ranks that have not taken up the round their replica group goes on in, numbered as in that."""
+        if self.round is None or self.number is None or not self.round.goes_on:
+            return
+        ranks = self.ranks_on(reported.report.node)
+        if not isinstance(ranks, range) or (share := self.member_of(ranks.start)) is None:
+            return
+        for sample in reported.report.ranks:
+            rank = self.round.rank_now(sample.round, sample.rank, share.member)
+            if rank is not None and sample.round < self.number:
+                yield msgspec.structs.replace(sample, rank=rank)
 
     def ranks_on(self, node: str) -> Container[int]:
         """The ranks that `node` runs in the round, none while none runs; of those that train."""

@@ -28,7 +28,7 @@ such a rank is not called hung on its account, and silence alone never proves a 
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -245,7 +245,19 @@ class HangDetector(Detector):
                 self._stalled.discard(rank)
             if stopped or (sample.pulse_age_s is not None and sample.pulse_age_s >= soonest_s):
                 suspects.append(rank)
-        return suspects
+        return [*suspects, *self._take_behind(reported, now)]
+
+    def _take_behind(self, reported: Reported, now: float) -> Iterator[int]:
+        """The same of ranks that have not taken up the round yet: who is stuck never does, and the others wait."""
+        for sample in self._round.samples_behind(reported):
+            stopped = sample.process is ProcessState.STOPPED
+            if not stopped and (sample.pulse_age_s or 0.0) < LATE_S_MIN:
+                continue
+            before = self._seen.get(sample.rank)
+            stopped_at = before.stopped_at if before is not None and before.stopped_at is not None else now
+            seen = Seen(sample, now, now - sample.progress_age_s, stopped_at if stopped else None)
+            self._seen[sample.rank] = seen
+            yield sample.rank
 
     def _deadline_s(self, least_s: float) -> float | None:
         """The time a step may take without progress; None before the job has shown how long its steps are."""

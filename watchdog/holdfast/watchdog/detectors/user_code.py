@@ -105,7 +105,11 @@ def outside_of(raised: str, error: str) -> Outside | None:
 
 
 class EarlyExitDetector(Detector):
-    """Judges `Exited` with code 0 by what breaks after it in its round: others may go on for long without that."""
+    """Judges `Exited` with code 0 by what breaks after it in its round: others may go on for long without that.
+
+    Where there are replica groups it waits a moment: one that comes in as the others end meets nobody, and the job
+    is done once all of those have ended.
+    """
 
     subscribes_to: tuple[type[Sample], ...] = (CollectiveBroke, Exited, *ROUNDS)
 
@@ -114,12 +118,13 @@ class EarlyExitDetector(Detector):
         self._round = RoundInForce(policy.job)
         self._ended: tuple[float, int] | None = None  # the first to end with success: when, and which rank
         self._broke: dict[int, float] = {}  # when ranks missed a peer
+        self._due: float | None = None
         self._found = False
 
     def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
         """A finding as soon as both are known, in whatever order they are told."""
         if self._round.follow(sample):
-            self._ended, self._found = None, False
+            self._ended, self._due, self._found = None, None, False
             self._broke.clear()
         match sample:
             case CollectiveBroke(failure=failure) if failure.round == self._round.number:
@@ -132,13 +137,25 @@ class EarlyExitDetector(Detector):
                     self._broke.setdefault(exit.rank, at)
         if self._found or self._ended is None or not self._broke:
             return ()
+        if self._due is None:
+            self._due = now + (ENDING_S if self._round.round is not None and self._round.round.groups else 0.0)
+        return self.elapse(now)
+
+    def elapse(self, now: float) -> Sequence[Finding]:
+        """The finding, once it is due."""
+        if self._found or self._due is None or now < self._due or self._ended is None:
+            return ()
         ended_at, rank = self._ended
         broke_at, other = min((at, other) for other, at in self._broke.items())
         if rank in self._broke or broke_at < ended_at - ENDING_S:
+            self._due = None
             return ()  # it was a victim itself, and gave up
         self._found = True
         broke = Evidence(f"rank {other}", "it went on, and its collective failed", broke_at)
         return (early_exit(self._job, (rank,), self._round.number, ended_at, broke),)
+
+    def next_wakeup(self) -> float | None:
+        return None if self._found else self._due
 
 
 def early_exit(job: str, ranks: Sequence[int], round: int | None, at: float, *evidence: Evidence) -> Finding:
