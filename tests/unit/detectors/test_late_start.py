@@ -183,12 +183,30 @@ def test_a_worker_that_starts_anew_is_judged_by_those_that_did_and_else_by_the_f
     job = Job().starts(of_all(1, *"abcd"), 60.0, usual=Rank(enters_s=40.0, steps_s=50.0))
     job.starts(of_all(2, *"abcd"), 20.0)
     again = structs.replace(of_all(3, *"abcd"), fresh_ranks=(1,))
-    job.starts(again, 250.0, (1, STUCK_IN_IMPORTS), usual=WAITS)
-    assert [after_s for after_s, _ in job.found] == [STARTS_ALLOWED * 40.0], "as in the first round"
+    job.starts(again, 450.0, (1, STUCK_IN_IMPORTS), usual=WAITS)
+    alone = 2.0 * STARTS_ALLOWED  # no other starts anew
+    assert [after_s for after_s, _ in job.found] == [alone * 40.0], "as in the first round"
     for number in (4, 5):
         job.starts(of_all(number, *"abcd", entry=Entry.RESPAWN), 30.0, usual=Rank(enters_s=5.0, steps_s=9.0))
     job.starts(structs.replace(again, number=6), 400.0, (1, STUCK_IN_IMPORTS), usual=WAITS)
-    assert job.found[1][0] <= LATE_S_MIN + 8.0
+    assert job.found[1][0] == pytest.approx(alone * 5.0)
+
+
+def test_what_a_member_takes_in_its_second_round_is_no_measure_for_one_that_is_new() -> None:
+    """It had filled its caches in the first, of which nobody heard how far it came."""
+    job = Job().starts(of_all(1, *"abcd"), 100.0, usual=STUCK_IN_IMPORTS)
+    for number in (2, 3):
+        job.starts(of_all(number, *"abcd"), 20.0)
+    job.starts(of_all(4, *"abce"), 200.0, (3, Rank(enters_s=150.0, steps_s=160.0)))
+    assert job.found == []
+
+
+def test_a_member_that_never_trained_and_takes_long_behind_its_entry_is_not_late() -> None:
+    """It compiles, where the others have done so before."""
+    job = Job().starts(of_all(1, *"abcd"), 60.0, usual=Rank(steps_s=45.0)).starts(of_all(2, *"abcd"), 20.0)
+    job.starts(of_all(3, *"abce"), 3.0, usual=WAITS)
+    job.starts(of_all(4, *"abce"), 60.0, (3, Rank(steps_s=50.0, collectives=2)), usual=Rank(steps_s=50.0))
+    assert job.found == []
 
 
 def test_a_restore_from_another_tier_is_another_kind_of_start() -> None:
@@ -279,6 +297,13 @@ def test_rounds_of_long_ago_are_forgotten() -> None:
         job.now += 1.0
         job.tells("node-b", [stopped], job.now)
     assert job.found == []
+
+
+def test_nodes_that_are_replaced_again_and_again_are_judged_as_new_ones() -> None:
+    job = Job()
+    for number in range(1, 12):
+        job.starts(of_all(number, f"a{number}", f"b{number}"), 10.0)
+    assert job.starts(of_all(12, "a12", "b12"), 60.0, (1, STUCK_IN_IMPORTS), usual=WAITS).found != []
 
 
 # Replica groups

@@ -11,6 +11,9 @@ job starts again after each fault, and its ranks start together. A rank is late 
 
 - nobody has come further for 30 s.
 
+Twice as much where none of the others comes as slowly, such as the one new process among those that go on: then
+they know nothing of how slow storage is.
+
 What all wait for alike (storage, a larger world) stops or slows all of them, and names nobody. Such a start is one
 of the same `Coming`; of what follows the entry, one that restores from the same tier as well. A quicker kind that
 was not seen yet counts as the next slower one, so that a node which is new to the job has the time that the first
@@ -48,6 +51,7 @@ STOPPED_S = 3.0
 LOOK_AGAIN_S = 1.0
 # A worker whose replica group goes on may still publish for one of the rounds before.
 ROUNDS_KEPT = 8
+MEMBERS_KEPT = 4  # for each member of a round
 NOT_ENTERED = "never entered the round"
 
 
@@ -55,22 +59,27 @@ class Coming(IntEnum):
     """How a rank comes into a round, quickest first."""
 
     ON = 0  # its member had ranks in the round before, and its process may go on
-    ANEW = 1  # a new process on a node that has trained
-    NEW = 2  # on a node that has not trained in this job yet, or whose launcher is new: its caches are cold
+    ANEW = 1  # a new process on a node that is known
+    NEW = 2  # on a node where none has come so far yet, or whose launcher is new: its caches are cold
 
 
 @dataclass(slots=True, eq=False)
 class Start:
     """Ranks that start together, `first` and those behind it: all that train, or a replica group being formed.
 
-    `epoch` is that of such a group. `tier` is where they restore from; None: what follows the entry is not
-    compared, because replica groups issue collectives of their own. By place, which is the rank less `first`:
-    when each entered, what was seen of it since, and before that; since when its process has been seen stopped.
+    `epoch` is that of such a group. `coming` is how each rank comes to its entry, and `behind_it` how the slowest
+    comes from there to its first step; `is_vague`: some count as new that were shown a round before, so that
+    nobody knows what they have done in it, and what they take measures nothing. `tier` is where they restore from;
+    None: what follows the entry is not compared, because replica groups issue collectives of their own. By place,
+    which is the rank less `first`: when each entered, what was seen of it since, and before that; since when its
+    process has been seen stopped; who has trained.
     """
 
     first: int
     members: frozenset[str]
     coming: tuple[Coming, ...]
+    behind_it: Coming
+    is_vague: bool
     began_at: float
     tier: Tier | None
     epoch: int | None = None
@@ -98,6 +107,7 @@ class Lag:
     tier: Tier | None
     others_s: float
     still_since: float
+    has_peers: bool  # some of the others come as slowly
 
 
 class LateStartDetector(Detector):
@@ -111,13 +121,16 @@ class LateStartDetector(Detector):
         self._rounds: dict[int, Round] = {}
         self._starts: list[Start] = []
         self._took_s: dict[tuple[Coming, Tier | None], deque[float]] = {}  # tier None: to the entry
-        self._has_trained: set[str] = set()  # members
+        self._known: set[str] = set()  # members that were shown a round
+        self._has_entered: set[str] = set()  # those that came so far since they connected
+        self._has_trained: set[str] = set()
         self._node_at: dict[str, float] = {}
         self._in_vain = 0  # findings since the last start that came to its end
 
     def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
         """Take in a report; a finding when it proves a rank late."""
         if isinstance(sample, Connected):
+            self._has_entered.discard(sample.member)
             self._has_trained.discard(sample.member)
         elif self._round.follow(sample):
             self._begin(now)
@@ -146,7 +159,7 @@ class LateStartDetector(Detector):
             known = forming.get(group.epoch)
             if group.trains:
                 if known is not None:
-                    self._note(known, now)
+                    self._note_end(known, now)
                 continue
             shares = round_.ranks[place : place + group.members]
             place += group.members
@@ -154,6 +167,11 @@ class LateStartDetector(Detector):
                 known = self._start(round_, before, shares, now, Tier.PEER, group.epoch)
             known.first = shares[0].first_rank
             self._starts.append(known)
+        self._known |= round_.names
+        if len(self._known) > MEMBERS_KEPT * len(round_.names):
+            self._known.intersection_update(round_.names)
+        self._has_entered &= self._known
+        self._has_trained &= self._known
 
     def _start(
         self,
@@ -170,27 +188,34 @@ class LateStartDetector(Detector):
             ranks = range(share.first_rank, share.first_rank + share.local_size)
             if epochs.get(share.member, round_.number) < round_.number:
                 coming += [Coming.ON] * len(ranks)
-            elif share.member not in self._has_trained:
+            elif share.member not in self._has_entered:
                 coming += [Coming.NEW] * len(ranks)
             elif round_.entry is Entry.RESPAWN or before is None or share.member not in before.names:
                 coming += [Coming.ANEW] * len(ranks)
             else:
                 coming += [Coming.ANEW if rank in fresh else Coming.ON for rank in ranks]
         names = frozenset([share.member for share in shares])
-        return Start(shares[0].first_rank, names, tuple(coming), now, tier, epoch)
+        behind_it = max(coming) if names <= self._has_trained else Coming.NEW
+        is_vague = bool((names & self._known) - self._has_trained)
+        return Start(shares[0].first_rank, names, tuple(coming), behind_it, is_vague, now, tier, epoch)
 
-    def _note(self, start: Start, now: float) -> None:
-        """The start has come to its end: the next ones are judged by it."""
-        longest: dict[tuple[Coming, Tier | None], float] = {}
+    def _note_entries(self, start: Start) -> None:
+        """All have entered: the next ones are judged by it."""
+        longest: dict[Coming, float] = {}
         for place, at in start.entered_at.items():
-            key = start.coming[place], None
-            longest[key] = max(longest.get(key, 0.0), at - start.began_at)
-        if start.tier is not None:
-            longest[max(start.coming), start.tier] = now - start.began_at
-        for kind, took_s in longest.items():
-            self._took_s.setdefault(kind, deque(maxlen=STARTS_KEPT)).append(took_s)
-        names = () if self._round.round is None else self._round.round.names
-        self._has_trained = (self._has_trained | start.members).intersection(names)
+            coming = start.coming[place]
+            longest[coming] = max(longest.get(coming, 0.0), at - start.began_at)
+        for coming, took_s in longest.items():
+            if coming is not Coming.NEW or not start.is_vague:
+                self._took_s.setdefault((coming, None), deque(maxlen=STARTS_KEPT)).append(took_s)
+        self._has_entered |= start.members
+
+    def _note_end(self, start: Start, now: float) -> None:
+        """All have trained, or wait to."""
+        if start.tier is not None and not start.is_vague:
+            key = max(start.coming), start.tier
+            self._took_s.setdefault(key, deque(maxlen=STARTS_KEPT)).append(now - start.began_at)
+        self._has_trained |= start.members
         self._in_vain = 0
 
     def _longest_s(self, coming: Coming, tier: Tier | None) -> float | None:
@@ -204,7 +229,7 @@ class LateStartDetector(Detector):
         if not any(each.source.startswith("rank") for each in report.unreadable):
             self._node_at[report.node] = now
         for start, place, sample in self._placed(report):
-            has_entered = self._has_entered(start, sample)
+            has_entered = self._publishes_in(start, sample)
             is_unseen = sample.round != self._round.number or start.epoch is not None
             if sample.process is ProcessState.STOPPED and is_unseen:
                 start.stopped_at.setdefault(place, now)
@@ -214,13 +239,15 @@ class LateStartDetector(Detector):
             known[place] = Seen(sample, now, moved_at(sample, known.get(place), now))
             if has_entered and place not in start.entered_at:
                 start.entered_at[place] = now
+                if len(start.entered_at) == start.size:
+                    self._note_entries(start)
             if has_entered and sample.step is not None and start.epoch is None:
                 start.trained.add(place)
         for start in [each for each in self._starts if len(each.trained) == each.size]:
             self._starts.remove(start)
-            self._note(start, now)
+            self._note_end(start, now)
 
-    def _has_entered(self, start: Start, sample: RankSample) -> bool:
+    def _publishes_in(self, start: Start, sample: RankSample) -> bool:
         """Whether the training script itself publishes in this round: what the launcher writes has no pulse."""
         oldest = self._round.number if start.epoch is None else start.epoch
         return oldest is not None and sample.round >= oldest and sample.pulse_age_s is not None
@@ -257,7 +284,8 @@ class LateStartDetector(Detector):
         if lag is None or longest_s is None or not self._is_heard_of(start, lag.named.ranks, now):
             return None
         least_s = max(LATE_S_MIN, self._policy.hang_timeout_s or 0.0)
-        allowed_s = max(least_s, STARTS_ALLOWED * longest_s, STARTS_ALLOWED * lag.others_s) * 2.0**self._in_vain
+        starts = STARTS_ALLOWED if lag.has_peers else 2.0 * STARTS_ALLOWED
+        allowed_s = max(least_s, starts * longest_s, starts * lag.others_s) * 2.0**self._in_vain
         took_s = now - start.began_at
         bound_s = self._policy.startup_timeout_s
         if took_s < min(allowed_s, bound_s) or now - lag.still_since < min(least_s, bound_s):
@@ -281,7 +309,8 @@ class LateStartDetector(Detector):
         if len(before) == len(missing) > 1:
             named = name_the_missing(before, ())
             named = named if named.ranks else Named(tuple(before), Confidence.UNKNOWN, NOT_ENTERED)
-        return Lag(named, coming, None, still_since - start.began_at, still_since)
+        has_peers = any(start.coming[place] >= coming for place in start.entered_at)
+        return Lag(named, coming, None, still_since - start.began_at, still_since, has_peers)
 
     def _lagging(self, start: Start) -> Lag | None:
         """Those that all others wait for, when all have entered."""
@@ -297,7 +326,9 @@ class LateStartDetector(Detector):
         still_since = max([each.progress_at for each in seen.values()])
         if Phase.CHECKPOINT in phases:
             still_since += CHECKPOINT_S_MIN - LATE_S_MIN
-        return Lag(named, max(start.coming), start.tier, max(others) - start.began_at, still_since)
+        late = max([start.coming[rank - start.first] for rank in named.ranks])
+        has_peers = any(start.coming[rank - start.first] >= late for rank in seen if rank not in named.ranks)
+        return Lag(named, start.behind_it, start.tier, max(others) - start.began_at, still_since, has_peers)
 
     def _is_heard_of(self, start: Start, ranks: Sequence[int], now: float) -> bool:
         """Whether the agents of these ranks' nodes report: of the others nothing is known."""
