@@ -17,12 +17,12 @@ from holdfast.api.event import (
 )
 from holdfast.api.membership import CollectiveFailed, WorkerExited
 from holdfast.api.rankrecord import Phase
-from holdfast.api.round import Closed, Desired, Round
+from holdfast.api.round import Closed, Desired, Entry, Round
 from holdfast.api.telemetry import NodeEvent, NodeReport, NonFinite, RankSample
 from holdfast.simulator.world.cluster import Supplied
 from holdfast.simulator.world.conditions import NodeConditions
 from holdfast.simulator.world.selftests import SelfTests
-from holdfast.simulator.world.worker import PHASES, STATES, Worker
+from holdfast.simulator.world.worker import PHASES, STATES, Worker, first_records
 from holdfast.watchdog.detectors.detector import CollectiveBroke, Exited, Heard, Left, Reported
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ class SimulatedMember:
         self.entered: int | None = None
         self.workers: list[Worker] = []
         self.ails = False  # whether a worker of them does not run
+        self.hangs_next: Worker | None = None  # what becomes of one of them before it enters its next round
+        self.hung_in: int | None = None  # the round in which one of them did
         self.step: int | None = None
         self.progress_at = world.now
         self._recent: list[Callable[[], None]] = []
@@ -278,7 +280,9 @@ class SimulatedMember:
         elif self.round is None and self.ending_at is not None:
             self.leave()
         elif self.round is not None:
-            self.world.after(self.world.tempo.enter_s(self.round), lambda: self.enter(desired.number))
+            starts = Worker.RUNNING not in self.workers or self.ails or self.round.entry is Entry.RESPAWN
+            enter_s = self.world.tempo.enter_s(self.round, starts=starts, is_new=not self.workers)
+            self.world.after(enter_s, lambda: self.enter(desired.number))
 
     def turn_to(self, desired: Desired) -> None:
         """Hold it from now on; or, where its replica group goes on, from the end of a step on."""
@@ -317,6 +321,11 @@ class SimulatedMember:
     def enter(self, number: int) -> None:
         world, round = self.world, self.round
         if not self.alive or round is None or round.number != number or self.entered == number:
+            return
+        if self.hangs_next is not None:
+            others = [Worker.RUNNING] * (round.ranks[0].local_size - 1)
+            self.workers, self.ails, self.progress_at = [self.hangs_next, *others], True, world.now
+            self.hangs_next, self.hung_in, self.entered, self.step = None, number, None, None
             return
         event = self.come_in(round)
         self.send_and_remember(lambda: world.carry_out(world.job.record(event, world.now)))
@@ -462,8 +471,11 @@ class SimulatedMember:
 
     def _samples(self) -> tuple[RankSample, ...]:
         round = self.round
-        if round is None or self.entered != round.number:
+        if round is None:
             return ()
+        if self.entered != round.number:
+            age_s = self.world.now - self.progress_at
+            return first_records(self, round, age_s) if self.hung_in == round.number else ()
         self.world.training.look(self)
         age = max(0.0, self.world.now - self.progress_at)
         first, work_of = self.first_rank(round), self.world.training.work_of
@@ -477,6 +489,7 @@ class SimulatedMember:
                 phase_age_s=age,
                 pulse_age_s=0.05 if worker in (Worker.RUNNING, Worker.STUCK) else age,
                 step=self.step,
+                collective_sequence=int(worker is Worker.RUNNING) if self.step is None else None,
                 step_time_s=self.world.training.step_time_s,
                 loss=1.0,
                 nonfinite=self._nonfinite(),

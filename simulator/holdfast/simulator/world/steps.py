@@ -53,7 +53,8 @@ class StepByStep(Training):
         self.shares.give_up(start)
         if round.groups:
             self.shares.begin(round)
-        self.world.after(self.step_time_s, lambda: self.step(round, start + 1))
+        first_s = self.step_time_s + self.world.tempo.first_step_s()
+        self.world.after(first_s, lambda: self.step(round, start + 1))
 
     def _regroup(self, round: Round) -> None:
         """Groups go on: they meet anew, those that come in copy the state, and the step in flight is completed."""
