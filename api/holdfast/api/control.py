@@ -123,11 +123,11 @@ def assignment_in(seat: Seat, *, local_rank: int, restarts: int, memory: NodeMem
 
 def round_environment(part: Assignment) -> dict[str, str]:
     """What changes from round to round in the environment of a worker: what torchrun sets, and the round's number.
-    Of a replica group the ranks are those within it.
+    Of a replica group the ranks are those within it; `HOLDFAST_RANK` is the rank in the round.
 
     Source: https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
     """
-    number, part = part.round, part.inside()
+    number, rank, part = part.round, part.rank, part.inside()
     return {
         "RANK": str(part.rank),
         "LOCAL_RANK": str(part.local_rank),
@@ -144,6 +144,7 @@ def round_environment(part: Assignment) -> dict[str, str]:
         "TORCHELASTIC_RUN_ID": part.job,
         "HOLDFAST_JOB": part.job,
         "HOLDFAST_ROUND": str(number),
+        "HOLDFAST_RANK": str(rank),
     }
 
 

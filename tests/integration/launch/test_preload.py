@@ -18,7 +18,7 @@ from holdfast.agent.launch.importlog import log_file, names_in, variables_in
 from holdfast.agent.launch.preload import PreloadList, leave_what_killed, read_list, stamp_of, write_list
 from holdfast.api.control import RUN_DIRECTORY_VARIABLE
 
-RANKED = {"HOLDFAST_ROUND": "1", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+RANKED = {"HOLDFAST_ROUND": "1", "HOLDFAST_RANK": "0", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
 PACKAGES = {
     "good": "import os\nimport good.part\nos.environ.setdefault('GOOD_SAYS', 'hello')\nLOADED_IN = os.getpid()\n",
     "good/part": "",

@@ -337,7 +337,7 @@ def test_what_a_script_spawns_itself_is_noted_with_its_own_line_while_it_lasts(
         "    mp.spawn(work, (os.environ['HOLDFAST_RUN_DIR'],), nprocs=1)\n"
         "    print(glob.glob(os.environ['HOLDFAST_RUN_DIR'] + '/spawned-*'))\n",
     )
-    ranked = {"HOLDFAST_ROUND": "1", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    ranked = {"HOLDFAST_ROUND": "1", "HOLDFAST_RANK": "0", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     ended = parent.run(tmp_path, script, HOLDFAST_RUN_DIR=str(tmp_path), **ranked)
     assert ended.exit_code == 0, log(tmp_path)
     assert log(tmp_path).splitlines() == ['{"place":"script.py:5 in <module>","processes":1}', "[]"]

@@ -15,6 +15,7 @@ from holdfast.watchdog.detectors.device_vote import DeviceVoteDetector
 from holdfast.watchdog.detectors.divergence import DivergenceDetector
 from holdfast.watchdog.detectors.gpu_fault import GpuFaultDetector
 from holdfast.watchdog.detectors.hang import HangDetector
+from holdfast.watchdog.detectors.late_start import LateStartDetector
 from holdfast.watchdog.detectors.member_lost import MemberLostDetector
 from holdfast.watchdog.detectors.node_condition import NodeConditionDetector
 from holdfast.watchdog.detectors.non_finite import NonFiniteDetector
@@ -52,6 +53,7 @@ def test_there_is_one_detector_of_each_class() -> None:
             OwnProcessesDetector,
             ProcessExitDetector,
             HangDetector,
+            LateStartDetector,
             CollectiveFailedDetector,
             BatchDetector,
             WorkloadDetector,

@@ -69,6 +69,7 @@ def test_the_environment_is_torchruns_plus_ours() -> None:
         "HOLDFAST_JOB": "ns/j",
         "HOLDFAST_MEMBER": "b",
         "HOLDFAST_ROUND": "9",
+        "HOLDFAST_RANK": "3",
     }
 
 

@@ -224,7 +224,7 @@ def write_first_record(environment: Mapping[str, str], *, pid: int, now_ns: int)
     """
     if RUN_DIRECTORY_VARIABLE not in environment:
         return
-    round_, rank = int(environment["HOLDFAST_ROUND"]), int(environment["RANK"])
+    round_, rank = int(environment["HOLDFAST_ROUND"]), int(environment["HOLDFAST_RANK"])
     step = StepZone(
         round=round_,
         rank=rank,

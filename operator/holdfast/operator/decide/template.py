@@ -42,6 +42,7 @@ RESERVED_ENVIRONMENT = frozenset(
         IMAGE_VARIABLE,
         "HOLDFAST_JOB",
         "HOLDFAST_ROUND",
+        "HOLDFAST_RANK",
         "HOLDFAST_CONTROL",
         "HOLDFAST_RUN_DIR",
         "HOLDFAST_TOKEN",

@@ -24,7 +24,7 @@ class FleetTempo(Tempo):
     def warm_s(self) -> float:
         return self._times.start_cold_s
 
-    def enter_s(self, round: Round, *, starts: bool = False) -> float:
+    def enter_s(self, round: Round, *, starts: bool = False, is_new: bool = False) -> float:
         starts = starts or round.entry is Entry.RESPAWN or bool(round.fresh_ranks)
         return self._times.stop_s + (self._times.start_s if starts else self._times.reenter_s)
 

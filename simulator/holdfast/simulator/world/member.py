@@ -17,7 +17,7 @@ from holdfast.api.event import (
 from holdfast.api.membership import CollectiveFailed, WorkerExited
 from holdfast.api.policy import Policy
 from holdfast.api.rankrecord import Phase
-from holdfast.api.round import Closed, Desired, Round
+from holdfast.api.round import Closed, Desired, Entry, Round
 from holdfast.api.selftest import Verdict
 from holdfast.api.telemetry import NodeEvent, NonFinite, ProcessState, RankSample, StepWork
 from holdfast.simulator.world.agent import Agent
@@ -121,6 +121,8 @@ class SimulatedMember:
         self.entered: int | None = None
         self.workers: list[Worker] = []
         self.ails = False  # whether a worker of them does not run
+        self.hangs_next: Worker | None = None  # what becomes of one of them before it enters its next round
+        self.hung_in: int | None = None  # the round in which one of them did
         self.step: int | None = None
         self.progress_at = self._agenda.now
         self.ending_at: float | None = None  # told to end: when it must be gone
@@ -252,7 +254,9 @@ class SimulatedMember:
         elif self.round is None and self.ending_at is not None:
             self.leave()
         elif self.round is not None:
-            self._agenda.after(self._agenda.tempo.enter_s(self.round), lambda: self.enter(desired.number))
+            starts = Worker.RUNNING not in self.workers or self.ails or self.round.entry is Entry.RESPAWN
+            enter_s = self._agenda.tempo.enter_s(self.round, starts=starts, is_new=not self.workers)
+            self._agenda.after(enter_s, lambda: self.enter(desired.number))
 
     def turn_to(self, desired: Desired) -> None:
         """Hold it from now on; or, where its replica group goes on, from the end of a step on."""
@@ -291,6 +295,11 @@ class SimulatedMember:
         """Its workers run in that round, unless another came between."""
         round = self.round
         if not self.alive or round is None or round.number != number or self.entered == number:
+            return
+        if self.hangs_next is not None:
+            others = [Worker.RUNNING] * (round.ranks[0].local_size - 1)
+            self.workers, self.ails, self.progress_at = [self.hangs_next, *others], True, self._agenda.now
+            self.hangs_next, self.hung_in, self.entered, self.step = None, number, None, None
             return
         self.line.tell(self.come_in(round))
         self._peers.entered(round)
@@ -423,8 +432,10 @@ class SimulatedMember:
 
     def _samples(self) -> tuple[RankSample, ...]:
         round = self.round
-        if round is None or self.entered != round.number:
+        if round is None:
             return ()
+        if self.entered != round.number:
+            return self._first_records(round) if self.hung_in == round.number else ()
         self._peers.look(self)
         age = max(0.0, self._agenda.now - self.progress_at)
         first, work_of = self.first_rank(round), self._peers.work_of
@@ -438,10 +449,19 @@ class SimulatedMember:
                 phase_age_s=age,
                 pulse_age_s=0.05 if worker in (Worker.RUNNING, Worker.STUCK) else age,
                 step=self.step,
+                collective_sequence=int(worker is Worker.RUNNING) if self.step is None else None,
                 step_time_s=self._peers.step_time_s,
                 loss=1.0,
                 nonfinite=self._nonfinite(),
                 work=work_of(self, local, first + local) if self.step is not None else None,
             )
+            for local, worker in enumerate(self.workers)
+        )
+
+    def _first_records(self, round: Round) -> tuple[RankSample, ...]:
+        """What the launcher has written of the workers before they publish anything themselves."""
+        age_s, first = self._agenda.now - self.progress_at, self.first_rank(round)
+        return tuple(
+            RankSample(round.number, first + local, STATES[worker], Phase.IDLE, age_s, age_s)
             for local, worker in enumerate(self.workers)
         )

@@ -101,7 +101,8 @@ class StepByStep(Training):
         self.shares.give_up(start)
         if round.groups:
             self.shares.begin(round)
-        self.agenda.after(self.step_time_s, lambda: self.step(round, start + 1))
+        first_s = self.step_time_s + self.agenda.tempo.first_step_s()
+        self.agenda.after(first_s, lambda: self.step(round, start + 1))
 
     def _regroup(self, round: Round) -> None:
         """Groups go on: they meet anew, those that come in copy the state, and the step in flight is completed."""

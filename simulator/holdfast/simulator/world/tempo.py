@@ -29,9 +29,15 @@ class Tempo:
         """A launcher whose connection broke, until it tries again."""
         return self.draw.uniform(0.05, 0.3)
 
-    def enter_s(self, round: Round, *, starts: bool = False) -> float:
-        """A member that was shown the round, until its workers run; `starts`: some of them are new ones."""
+    def enter_s(self, round: Round, *, starts: bool = False, is_new: bool = False) -> float:
+        """A member that was shown the round, until its workers run; `starts`: some of them are new ones; `is_new`:
+        none ran on its node before.
+        """
         return self.draw.uniform(0.02, 0.3)
+
+    def first_step_s(self) -> float:
+        """What the first step of a round takes beyond any other."""
+        return 0.0
 
     def door_s(self, members: int) -> float:
         """A replica group of so many whose workers run, until it waits for the others at the end of a step."""

@@ -9,6 +9,7 @@ from holdfast.watchdog.detectors.device_vote import DeviceVoteDetector
 from holdfast.watchdog.detectors.divergence import DivergenceDetector
 from holdfast.watchdog.detectors.gpu_fault import GpuFaultDetector
 from holdfast.watchdog.detectors.hang import HangDetector
+from holdfast.watchdog.detectors.late_start import LateStartDetector
 from holdfast.watchdog.detectors.member_lost import MemberLostDetector
 from holdfast.watchdog.detectors.node_condition import NodeConditionDetector
 from holdfast.watchdog.detectors.non_finite import NonFiniteDetector
@@ -39,6 +40,7 @@ def detectors_for(policy: Policy) -> tuple[Detector, ...]:
         OwnProcessesDetector(policy),
         ProcessExitDetector(policy),
         HangDetector(policy),
+        LateStartDetector(policy),
         CollectiveFailedDetector(policy),
         BatchDetector(policy),
         WorkloadDetector(policy),

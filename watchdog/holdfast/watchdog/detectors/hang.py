@@ -237,7 +237,7 @@ class HangDetector(Detector):
                 known[rank] = Seen(sample, now, now - sample.progress_age_s, stopped_at)
                 self._stalled.discard(rank)
                 continue
-            known[rank] = seen = Seen(sample, now, _moved_at(sample, before, now), stopped_at)
+            known[rank] = seen = Seen(sample, now, moved_at(sample, before, now), stopped_at)
             stalled_s = seen.stalled_s
             if stalled_s >= soonest_s and stalled_s >= self._allowed_s(sample):
                 self._stalled.add(rank)
@@ -361,7 +361,7 @@ def _began_at(seen: Seen) -> float:
     return seen.progress_at if beats else max(seen.progress_at, seen.at - pulse_age_s)
 
 
-def _moved_at(sample: RankSample, before: Seen | None, now: float) -> float:
+def moved_at(sample: RankSample, before: Seen | None, now: float) -> float:
     """When the rank last moved: it published, or, with nothing published, its collectives went on."""
     published_at = now - max(0.0, sample.progress_age_s)
     if before is None or before.sample.pid != sample.pid:
