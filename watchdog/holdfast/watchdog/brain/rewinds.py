@@ -56,6 +56,27 @@ def known_checkpoints(state: JobState) -> tuple[StoredCheckpoint, ...]:
     return tuple(StoredCheckpoint(each.step, each.round, each.uri) for each in state.checkpoints)
 
 
+def final_step(state: JobState) -> int | None:
+    """The newest step that is final: no remedy taken without a human goes back behind it. None while none is.
+
+    It is that of the newest checkpoint that any remedy would still restore: committed, finite on all ranks, not
+    after what was verified where anything was, and old enough for a loss that stays high to have shown. While the
+    job is sent back it is what the next round restores, if that is older. A human may ask for an older one, and
+    the newest may turn out to be damaged: who publishes steps is then told by the round that goes back.
+    """
+    limits = [state.high_step]
+    if state.verified_step is not None:
+        limits.append(state.verified_step)
+    if state.unhealthy_from is not None:
+        limits.append(state.unhealthy_from - 1)
+    if state.policy is not None and state.policy.loss is not None:
+        limits.append((state.step or 0) - state.policy.loss.rewind_after)
+    if state.rewind is not None:
+        limits.append(state.rewind.restore.step or 0)
+    steps = [each.step for each in known_checkpoints(state) if each.step <= min(limits)]
+    return max(steps, default=None)
+
+
 def newest_step(state: JobState) -> int | None:
     """The step of the newest of them that a restore would take, None when there is none."""
     order = restore_order(known_checkpoints(state)[::-1], state.unhealthy_from)

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from holdfast.api.bulletin import Bulletin, GpuFigures, Spread
 from holdfast.api.telemetry import GpuSample
-from holdfast.watchdog.brain.finality import final_step
+from holdfast.watchdog.brain.rewinds import final_step
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.jobs import hosted, whole
 
