@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 from fake_watchdog import FakeWatchdog
 from launch_harness import SCRIPTS, Node, Nodes, is_alive, line_in, no_process_left
 from patience import patient
@@ -17,6 +18,7 @@ from holdfast.api.membership import Beat, Join, WorkerExited
 from holdfast.api.memory import MemoryRound
 from holdfast.api.round import Restore, Round
 from holdfast.checkpoint.memory.peers import Peer
+from holdfast.checkpoint.memory.protocol import ProtocolError, Which
 
 ATTACHES = ("--no-python", sys.executable, str(SCRIPTS / "attaches.py"))
 OWNER = "life-1"
@@ -54,7 +56,9 @@ def answers(join: Join, owner: str = OWNER) -> bool:
     except OSError:
         return False
     try:
-        return peer.holdings() == ()
+        with pytest.raises(ProtocolError, match="no such snapshot"):
+            peer.read(Which(rank=0, round=0, step=0), 0, memoryview(bytearray(1)))
+        return True
     finally:
         peer.close()
 

@@ -13,8 +13,6 @@ from holdfast.checkpoint.memory import protocol
 from holdfast.checkpoint.memory.protocol import (
     Block,
     Content,
-    Item,
-    Listing,
     ProtocolError,
     Question,
     Read,
@@ -43,9 +41,6 @@ class Peer:
         except BaseException:
             self._socket.close()
             raise
-
-    def holdings(self) -> tuple[Item, ...]:
-        return self._ask(Listing(), protocol.Holdings).items
 
     def read(self, which: Which, offset: int, into: memoryview) -> int:
         """Fill `into` with the image from `offset` on; how many bytes came, fewer at the image's end.

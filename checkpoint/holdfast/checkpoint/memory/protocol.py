@@ -63,10 +63,6 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-class Listing(msgspec.Struct, frozen=True, tag=True):
-    """What do you hold? Answered by `Holdings`."""
-
-
 class Item(msgspec.Struct, frozen=True, array_like=True):
     """One complete snapshot on a node, `is_copy` when it is of another node's rank. `parent` and `healthy` as in
     the record.
@@ -82,10 +78,6 @@ class Item(msgspec.Struct, frozen=True, array_like=True):
     copies: int
     parent: int | None
     healthy: bool | None = None
-
-
-class Holdings(msgspec.Struct, frozen=True, tag=True):
-    items: tuple[Item, ...]
 
 
 class Which(msgspec.Struct, frozen=True, array_like=True):
@@ -136,8 +128,8 @@ class Kept(msgspec.Struct, frozen=True, tag=True):
     """The copy is whole, verified, and counts."""
 
 
-Question = Listing | Read | Block | Put
-Answer = Holdings | Content | Ready | Kept | Refused
+Question = Read | Block | Put
+Answer = Content | Ready | Kept | Refused
 
 Greeting = Challenge | Welcome | Refused
 

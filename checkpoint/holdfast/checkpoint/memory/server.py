@@ -14,7 +14,6 @@ from holdfast.checkpoint.memory.protocol import (
     Block,
     Channel,
     Content,
-    Listing,
     ProtocolError,
     Put,
     Question,
@@ -128,9 +127,6 @@ class TransferServer:
 
     async def _answer(self, peer: Channel, question: Question) -> None:
         match question:
-            case Listing():
-                self._snapshots.refresh()
-                await peer.say(protocol.Holdings(self._snapshots.items()))
             case Read(which, offset, length_bytes):
                 found = self._snapshots.find(which)
                 if found is None:
