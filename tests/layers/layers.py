@@ -2,7 +2,7 @@
 
     python tests/layers/layers.py check       what `make check` runs
     python tests/layers/layers.py all         what `make test` runs
-    python tests/layers/layers.py unit sim    these layers
+    python tests/layers/layers.py unit sim    these layers; `unit` is a few of them
 
 What a layer prints is kept in build/tests/LAYER.txt and shown whole when it has ended, so that nothing is mixed;
 once a minute a line says what still runs. The end is one table: seconds by the clock, seconds of processors (of a
@@ -54,14 +54,27 @@ def pytest_layer(
     return Layer(name, command, (INSTALL.name, *needs), QUICK if after is None else tuple(after))
 
 
+def unit_layer(name: str, *folders: str) -> Layer:
+    """These of tests/unit, in one process: it collects and imports no others, and what they share is made once."""
+    command = (str(BIN / "pytest"), "--layer", name, *(f"tests/unit/{folder}" for folder in folders))
+    return Layer(name, command, (INSTALL.name,))
+
+
 INSTALL = Layer("install", ("make", "--no-print-directory", "install"))
 FORMAT = Layer("format", (str(BIN / "ruff"), "format", "--check", "."), (INSTALL.name,))
 STYLE = Layer("style", (str(BIN / "ruff"), "check", "."), (INSTALL.name,))
 TYPES = Layer("types", (str(BIN / "mypy"),), (INSTALL.name,))
 IMPORTS = Layer("imports", (str(BIN / "lint-imports"), "--no-cache"), (INSTALL.name,))
-# Tests start early, for they take longest; as many processes as there are cores.
-UNIT = Layer("unit", (str(BIN / "pytest"), "--layer", "unit", "-n", "auto", "tests/unit"), (INSTALL.name,))
-CHECK = (INSTALL, UNIT, TYPES, FORMAT, STYLE, IMPORTS)
+
+TRAINING = ("agent", "checkpoint", "integrations", "launch", "linktest", "memory", "selftest", "trainer")
+# Those that take longest first.
+UNIT = (
+    unit_layer("unit-watchdog", "brain", "detectors", "runbook", "watchdog"),
+    unit_layer("unit-tools", "bench", "cli", "planner", "promises", "release", "repository", "simulator"),
+    unit_layer("unit-operator", "api", "chart", "console", "operator", "wire"),
+    unit_layer("unit-training", *TRAINING),
+)
+CHECK = (INSTALL, *UNIT, TYPES, FORMAT, STYLE, IMPORTS)
 QUICK = tuple(layer.name for layer in CHECK)
 BUILD = Layer("kubernetes-build", (sys.executable, "tests/servers/kubernetes_binaries.py"), is_background=True)
 # Built while the checks run: it takes half a minute where code changed, three where nothing is there yet.
@@ -111,7 +124,11 @@ WHOLE = (
     FUZZ,
 )
 LAYERS = {layer.name: layer for layer in (*CHECK, BUILD, IMAGES, JUDGE, CHROMIUM, SLURM, MLFLOW, *WHOLE)}
-GROUPS = {"check": CHECK, "all": (BUILD, *CHECK, IMAGES, JUDGE, CHROMIUM, SLURM, MLFLOW, *WHOLE)}
+GROUPS = {
+    "check": CHECK,
+    "unit": UNIT,
+    "all": (BUILD, *CHECK, IMAGES, JUDGE, CHROMIUM, SLURM, MLFLOW, *WHOLE),
+}
 
 
 def environment() -> dict[str, str]:

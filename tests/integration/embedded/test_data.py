@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from embeddedrun import holdfast, job_file
 from gates import EXAMPLE
+from patience import patient
 
 # Ten steps a second. Of the first steps of a round all are told, so that how far off the data are is known.
 STEPS, EVERY, KILLED_AT = 44, 8, 26
@@ -24,7 +25,7 @@ def trained(tmp_path: Path, script: str) -> list[dict[str, Any]]:
         words=words.split(),
         nodes="{min: 2, max: 2}",
         # What a loaded machine does to one of the ranks is told by another detector.
-        more="  faultPolicy:\n    heartbeat: {interval: 100ms, lost: 30s}\n"
+        more=f"  faultPolicy:\n    heartbeat: {{interval: 100ms, lost: {patient(3):.0f}s}}\n"
         "    straggler: {sustained: 100000steps}\n",
     )
     faults = tmp_path / "faults.yaml"

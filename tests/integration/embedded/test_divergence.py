@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from embeddedrun import holdfast, job_file
+from patience import patient
 
 from holdfast.trainer import SpikeGuard
 
@@ -121,7 +122,7 @@ def test_a_divergence_is_gone_back_for_and_what_led_to_it_left_out(tmp_path: Pat
         words=[str(said), str(tmp_path / "crashed")],
         nodes="{min: 2, max: 2}",
         # What a loaded machine does to one of the ranks is told by another detector.
-        more="  faultPolicy:\n    heartbeat: {interval: 100ms, lost: 30s}\n"
+        more=f"  faultPolicy:\n    heartbeat: {{interval: 100ms, lost: {patient(3):.0f}s}}\n"
         "    straggler: {sustained: 100000steps}\n"
         f"    loss: {{rewindAfter: 50steps, skipBatches: {SKIPPED}, learningRateScale: 0.5,"
         f" learningRateSteps: {SLOW}, skipAboveNorm: {SKIP_ABOVE}, clipDeviations: {DEVIATIONS}}}\n",

@@ -15,9 +15,6 @@ from typing import Any
 import pytest
 from embeddedrun import PATIENCE_S, family, interrupt, job_file, running, wait_until
 from mlflow_server import MlflowServer, starting_mlflow
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-from holdfast.console.trackers.wandbrun import histories
 
 STEPS = 260
 SCRIPT = """
@@ -130,13 +127,18 @@ def in_mlflow(server: MlflowServer, name: str) -> list[tuple[int, float]]:
 
 
 def in_wandb(state: Path, name: str) -> list[tuple[int, float]]:
+    from holdfast.console.trackers.wandbrun import histories
+
     files = sorted(state.glob("trackers/*/wandb-*/wandb/offline-run-*/run-*.wandb"))
     assert len({file.name for file in files}) == 1, "one run"
     rows = [row for file in files for row in histories(file)]
     return [(int(row["step"]), float(row[name])) for row in rows if name in row]
 
 
-def in_tensorboard(state: Path) -> EventAccumulator:
+def in_tensorboard(state: Path) -> Any:
+    """An EventAccumulator. Its imports and those of W&B are for the one process that runs this test."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     (folder,) = (state / "tensorboard").iterdir()
     found = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0})
     found.Reload()

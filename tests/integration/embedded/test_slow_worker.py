@@ -72,9 +72,9 @@ def train(part):
 
 run.enter(train)
 """
-POLICY = """  faultPolicy:
-    heartbeat: {interval: 200ms, lost: 30s}
-    straggler: {slowerThan: 20%, sustained: 3steps, action: Swap}
+POLICY = f"""  faultPolicy:
+    heartbeat: {{interval: 200ms, lost: {patient(5):.0f}s}}
+    straggler: {{slowerThan: 20%, sustained: 3steps, action: Swap}}
 """
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from embeddedrun import holdfast, job_file
+from patience import patient
 
 OVERFLOWS, FLIPS, REPEATS, UNTIL = 50, 90, 170, 280
 
@@ -117,7 +118,7 @@ def test_an_overflow_a_flipped_bit_and_a_shard_that_repeats_are_told_apart_and_l
         words=[str(said), str(tmp_path / "done")],
         nodes="{min: 3, max: 3, spares: 1}",
         # What a loaded machine does to one of the ranks is told by another detector.
-        more="  faultPolicy:\n    heartbeat: {interval: 100ms, lost: 30s}\n"
+        more=f"  faultPolicy:\n    heartbeat: {{interval: 100ms, lost: {patient(3):.0f}s}}\n"
         "    straggler: {sustained: 100000steps}\n"
         "    corruption: {fingerprintEverySteps: 10}\n"
         "    loss: {rewindAfter: 40steps, skipBatches: 20, learningRateScale: 0.5}\n",

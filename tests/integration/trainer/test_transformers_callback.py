@@ -8,16 +8,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
-from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from holdfast.api.checkpoint import Standing
 from holdfast.api.errors import Fenced, InvalidInput
 from holdfast.api.round import Restore, Tier
-from holdfast.integrations import transformers as integration
 from holdfast.integrations.life import take_over
 from holdfast.integrations.marks import listing
 
 LAST, EVERY = 10, 5
+JOINED = "holdfast.integrations.transformers.joined"
 
 
 class Told:
@@ -71,23 +70,27 @@ class Model(nn.Module):
         return {"loss": nn.functional.mse_loss(self.layer(number), labels)}
 
 
-class Steps(TrainerCallback):
-    def __init__(self) -> None:
-        self.made: list[int] = []
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        self.made.append(state.global_step)
-
-
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     told = Told()
-    monkeypatch.setattr(integration, "joined", lambda: told)
+    monkeypatch.setattr(JOINED, lambda: told)
     return told
 
 
 def trained(folder: Path, resume: Any = None, last: int = LAST, **more: Any) -> list[int]:
     """The steps that a script makes which is begun now."""
+    # Seconds of a processor, which only the process that runs these tests is to spend, and not each that collects.
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    from holdfast.integrations.transformers import HoldfastCallback
+
+    class Steps(TrainerCallback):
+        def __init__(self) -> None:
+            self.made: list[int] = []
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            self.made.append(state.global_step)
+
     args = TrainingArguments(
         output_dir=str(folder),
         use_cpu=True,
@@ -100,7 +103,7 @@ def trained(folder: Path, resume: Any = None, last: int = LAST, **more: Any) -> 
         **more,
     )
     steps = Steps()
-    callbacks = [steps, integration.HoldfastCallback()]
+    callbacks = [steps, HoldfastCallback()]
     Trainer(model=Model(), args=args, train_dataset=Numbers(), callbacks=callbacks).train(resume)
     return steps.made
 
@@ -134,9 +137,9 @@ def test_a_job_whose_directory_another_took_over_says_so_and_writes_no_more(
     tmp_path: Path, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert trained(tmp_path, last=EVERY) == [1, 2, 3, 4, 5]
-    monkeypatch.setattr(integration, "joined", lambda: Told("another-life"))
+    monkeypatch.setattr(JOINED, lambda: Told("another-life"))
     assert trained(tmp_path) == [6, 7, 8, 9, 10], "a later life goes on from what an earlier one left"
-    monkeypatch.setattr(integration, "joined", lambda: told)
+    monkeypatch.setattr(JOINED, lambda: told)
     before = {each: each.stat().st_mtime_ns for each in tmp_path.rglob("checkpoint-*/*")}
     with pytest.raises(Fenced, match=r"taken over by another job.*give each its own directory"):
         trained(tmp_path, last=2 * LAST)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from layers import GROUPS, LAYERS, Ended, Interruptions, Layer, Plan, chosen, run
+from layers import GROUPS, LAYERS, UNIT, Ended, Interruptions, Layer, Plan, chosen, run
 
 Names = tuple[str, ...]
 
@@ -103,17 +103,20 @@ def test_an_interruption_reaches_every_layer_and_waits_until_it_has_cleared_up(t
 
 
 def test_the_layers_that_were_named_are_chosen_once_each() -> None:
-    assert [each.name for each in chosen(["sim", "unit", "sim"])] == ["sim", "unit"]
+    assert [each.name for each in chosen(["sim", "contract", "sim"])] == ["sim", "contract"]
+    assert chosen(["unit"]) == UNIT
     assert set(chosen(["all"])) == set(LAYERS.values())
-    with pytest.raises(ValueError, match="no layer units; there are: check, all"):
+    with pytest.raises(ValueError, match="no layer units; there are: check, unit, all"):
         chosen(["units"])
 
 
 def test_every_test_folder_is_in_a_layer() -> None:
-    folders = {path.name for path in (Path(__file__).parents[2]).iterdir() if list(path.rglob("test_*.py"))}
-    assert folders == {
-        each.command[-1].removeprefix("tests/") for each in GROUPS["all"] if "pytest" in each.command[0]
-    }
+    tests = Path(__file__).parents[2]
+    folders = [each for each in tests.iterdir() if each.name != "unit"] + list((tests / "unit").iterdir())
+    there = {str(each.relative_to(tests.parent)) for each in folders if list(each.rglob("test_*.py"))}
+    run = [word for layer in GROUPS["all"] for word in layer.command if word.startswith("tests/")]
+    assert there - set(run) == set(), "their tests never run"
+    assert [each for each in run if each.startswith("tests/unit/") and run.count(each) > 1] == []
 
 
 def test_a_layer_comes_after_those_that_exist() -> None:

@@ -6,6 +6,7 @@ and what truly follows from it.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from msgspec.structs import replace
 from watchedjob import WatchedJob, a_manifest, sound_loss
@@ -23,6 +24,7 @@ from holdfast.api.telemetry import (
     RankSample,
     XidRaised,
 )
+from holdfast.console.runbook.known import Known
 from holdfast.console.runbook.symptom import Symptom
 
 GIB = 1 << 30
@@ -37,6 +39,12 @@ class Situation:
     culprit: str
     play: Callable[[], WatchedJob]
     provable: frozenset[str] = frozenset()
+
+
+@cache
+def played(play: Callable[[], WatchedJob]) -> Known:
+    """What is known at the end. A play takes half a second, so it is played once for all tests of a process."""
+    return play().known()
 
 
 def healthy() -> WatchedJob:

@@ -3,7 +3,7 @@
 from functools import cache
 
 import pytest
-from situations import SITUATIONS, Situation, healthy
+from situations import SITUATIONS, Situation, healthy, played
 from unseen import UNSEEN
 
 from holdfast.api.plan import PodEnd
@@ -19,7 +19,7 @@ MISSES_ALLOWED = 2  # of fifteen
 
 @cache
 def answers(situation: Situation) -> tuple[Answer, ...]:
-    return tuple(examine(situation.symptom, situation.play().known()))
+    return tuple(examine(situation.symptom, played(situation.play)))
 
 
 @pytest.mark.parametrize("situations", [SITUATIONS, UNSEEN], ids=["made with", "unseen"])
@@ -48,7 +48,7 @@ def test_incidents_are_known_by_the_words_of_those_who_find_them() -> None:
 
 
 def test_nothing_is_suspect_in_a_healthy_job() -> None:
-    known = healthy().known()
+    known = played(healthy)
     assert not fitting(known)
     suspects = {
         f"{symptom}: {each.evidence}"

@@ -1,14 +1,12 @@
 """Checks as data: what is refused, what they say, and that one made of an incident finds that fault again."""
 
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from msgspec.structs import replace
-from situations import SITUATIONS, a_higher_learning_rate, healthy
+from situations import SITUATIONS, a_higher_learning_rate, healthy, played
 from unseen import UNSEEN
 from watchedjob import WatchedJob
 
@@ -165,11 +163,6 @@ class TestFacts:
         holds, not_so = {"incident": {"kind": "ProcessExit"}}, {"incident": {"kind": "Hang"}}
         assert "Learned: change the cable" in said(known, holds, learned="change the cable").evidence
         assert "cable" not in said(known, not_so, learned="change the cable").evidence
-
-
-@cache
-def played(play: Callable[[], WatchedJob]) -> Known:
-    return play().known()
 
 
 def test_a_distilled_check_finds_the_same_fault_again_and_not_a_healthy_job() -> None:
