@@ -5,16 +5,20 @@ import re
 import pytest
 from msgspec.structs import replace
 
+from holdfast.api.planned import expects_of
+from holdfast.api.trainingjob import read_trainingjob
 from holdfast.planner.cluster import Cluster, reach_of
 from holdfast.planner.collective import exchange_s, gather_s
 from holdfast.planner.gpu import GPUS
+from holdfast.planner.jobfile import job_of
 from holdfast.planner.layout import Layout, Recompute, Schedule, Sharding, Training
 from holdfast.planner.memory import activation_bytes_per_layer, memory_of
 from holdfast.planner.model import Experts, Model
 from holdfast.planner.notes import notes_of
-from holdfast.planner.plan import Question, plan
+from holdfast.planner.plan import Option, Question, judge, plan
 from holdfast.planner.reliability import Reliability
 from holdfast.planner.run import Efficiency, Run
+from holdfast.planner.spot import Spot
 from holdfast.planner.stage import fullest_stage, parameters_of
 from holdfast.planner.step import passes, step_time
 from holdfast.planner.tokens import sampled_per_s
@@ -144,3 +148,19 @@ def test_a_replica_group_shares_its_state_among_its_own_ranks_only() -> None:
     assert not [each for each in notes_of(few, best) if "replica groups" in each.name], (
         "128 ranks are not 17 groups"
     )
+
+
+def test_a_job_expects_the_rates_that_are_reached_and_pays_spot_as_spot() -> None:
+    small = Model("small", layers=2, hidden=512, heads=8, ffn=2048, vocab=32000)
+    cluster = Cluster(H100, 64, per_node=4, nvlink_domain=8, price=3.0)
+    question = Question(small, cluster, TRAINING, spot=Spot(price=1.0, interruptions=20.0))
+    option = judge(Layout(data=64, sharding=Sharding.PARAMETERS, shards=8), question, 1.0)
+    assert isinstance(option, Option)
+    job = read_trainingjob(dict(job_of(question, plan(question, {"tensor": 1}), option, "small")))
+    expects = expects_of(job.metadata.annotations)
+    assert expects is not None
+    assert expects.memory_rate == pytest.approx(0.8 * 3350e9)
+    assert expects.nvlink_rate == pytest.approx(0.8 * 450e9)
+    assert job.spec.cost is not None
+    assert [each.gpu_hour for each in job.spec.cost.prices] == [1.0]
+    assert job.spec.nodes.min == 2, "groups of 8 fill two nodes of 4"
