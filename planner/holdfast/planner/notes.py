@@ -8,7 +8,7 @@ from holdfast.planner import batch, bubble, checkpoint, loader, spot, tokens
 from holdfast.planner.cluster import reach_of
 from holdfast.planner.layout import Recompute, Schedule
 from holdfast.planner.memory import SOURCE as ACTIVATIONS
-from holdfast.planner.memory import activation_bytes_per_layer, in_flight
+from holdfast.planner.memory import activation_bytes_per_layer, in_flight, memory_of, room_of
 from holdfast.planner.plan import Option, Question, stand_by_gpus
 from holdfast.planner.quantity import Quantity, shown
 from holdfast.planner.ranks import shard_ranks
@@ -21,7 +21,7 @@ SAMPLED_BATCH = 64
 
 def notes_of(question: Question, option: Option) -> tuple[Quantity, ...]:
     """Each with its formula and source, those first that a layout is chosen by."""
-    parts = (_balance, _hides, _batches, _bubbles, _recomputing, _checkpoint, _loading, _asked, _spot)
+    parts = (_balance, _hides, _batches, _bubbles, _recomputing, _groups, _checkpoint, _loading, _asked, _spot)
     return tuple(quantity for part in parts for quantity in part(question, option))
 
 
@@ -95,6 +95,18 @@ def _recomputing(question: Question, option: Option) -> Iterator[Quantity]:
         value = activation_bytes_per_layer(model, layout, training) * layers * held
         says = f"{layers} layers of the first stage x {held:.3g} micro-batches in flight"
         yield Quantity(f"activations with recompute {each.value}", value, "bytes", says, ACTIVATIONS)
+
+
+def _groups(question: Question, option: Option) -> Iterator[Quantity]:
+    """In replica groups each has all of the state, and shares it among its own ranks only."""
+    layout, groups = option.layout, question.reliability.groups
+    if not 0 < groups <= question.cluster.nodes or layout.data * layout.context % groups:
+        return
+    shards = min(layout.shared_by, layout.data * layout.context // groups)
+    held = memory_of(question.model, replace(layout, shards=shards), question.training).value
+    room = room_of(question.cluster.gpu)
+    says = f"as above, shared by the {shards} ranks of a group and no others; {shown(room, 'bytes')} can be filled"
+    yield Quantity(f"memory per GPU in {groups} replica groups", held, "bytes", says, ACTIVATIONS)
 
 
 def _checkpoint(question: Question, option: Option) -> Iterator[Quantity]:

@@ -64,6 +64,18 @@ def test_options_stand_for_a_file_and_replace_what_it_says(
     assert json.loads(capsys.readouterr().out) == alone
 
 
+def test_adapters_stay_beside_another_model(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(CONFIG))
+    file.write_text(QUESTION.replace("{layers", "{adapter_rank: 16, layers"))
+    assert answer(["plan", str(file), "--model", str(config), "--gpu", "H100", "--explain"]) == 0
+    told = capsys.readouterr().out
+    assert "parameters of adapters" in told
+    assert "parameters = 1.557e+09" in told
+
+
 def test_a_figure_is_explained_down_to_its_sources(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(["plan", str(file), "--explain", "--layout", "tp=2,pp=4"]) == 0
     told = capsys.readouterr().out

@@ -5,15 +5,23 @@ import re
 import pytest
 from msgspec.structs import replace
 
+from holdfast.api.planned import expects_of
+from holdfast.api.trainingjob import read_trainingjob
 from holdfast.planner.cluster import Cluster, reach_of
 from holdfast.planner.collective import exchange_s, gather_s
 from holdfast.planner.gpu import GPUS
+from holdfast.planner.jobfile import job_of
 from holdfast.planner.layout import Layout, Recompute, Schedule, Sharding, Training
 from holdfast.planner.memory import activation_bytes_per_layer, memory_of
 from holdfast.planner.model import Experts, Model
+from holdfast.planner.notes import notes_of
+from holdfast.planner.plan import Option, Question, judge, plan
+from holdfast.planner.reliability import Reliability
 from holdfast.planner.run import Efficiency, Run
+from holdfast.planner.spot import Spot
 from holdfast.planner.stage import fullest_stage, parameters_of
 from holdfast.planner.step import passes, step_time
+from holdfast.planner.tokens import sampled_per_s
 
 H100 = GPUS["H100-80GB"]
 MODEL = Model("8B", layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256)
@@ -111,3 +119,48 @@ def test_the_factors_of_activations_are_those_that_are_told() -> None:
     layers, tokens, bytes_, held = re.findall(r"\d[\d.e+]*", told["activations"].formula)
     product = float(layers) * float(tokens) * float(bytes_) * float(held)
     assert product == pytest.approx(told["activations"].value, rel=1e-3)
+
+
+def test_a_sampled_token_waits_for_all_weights_and_all_that_its_sequences_have_cached() -> None:
+    cached = 2 * 32 * 2 * 8 * 128
+    expected = 64 * 2.68e12 / (2 * MODEL.parameters + 64 * 8192 * cached)
+    assert sampled_per_s(MODEL, 8192, 64, 2.68e12) == pytest.approx(expected)
+
+
+def test_nothing_is_sampled_faster_than_it_is_computed() -> None:
+    slow = replace(H100, bf16=1e12, fp8=0.0)
+    question = Question(MODEL, Cluster(slow, 16, price=2.0), TRAINING)
+    told = {each.name: each.value for each in notes_of(question, plan(question, {"tensor": 1}).options[0])}
+    scored = told["price of a million tokens that the model scores"]
+    assert told["price of a million tokens that the model samples"] == scored
+    computed = 0.56e12 / told["FLOP of a token that the model scores"]
+    assert scored == pytest.approx(2.0 / 3600 / computed * 1e6)
+
+
+def test_a_replica_group_shares_its_state_among_its_own_ranks_only() -> None:
+    question = Question(MODEL, Cluster(H100, 128), replace(TRAINING, batch=512))
+    found = plan(question, {"tensor": 1, "pipeline": 1, "context": 1})
+    best = next(each for each in found.options if each.layout.sharding is Sharding.PARAMETERS)
+    (told,) = (each for each in notes_of(question, best) if each.name == "memory per GPU in 16 replica groups")
+    more = MODEL.parameters * (12 + 4) * (1 / 8 - 1 / 128)
+    assert told.value == pytest.approx(best.memory.value + more)
+    few = replace(question, reliability=Reliability(groups=17))
+    assert not [each for each in notes_of(few, best) if "replica groups" in each.name], (
+        "128 ranks are not 17 groups"
+    )
+
+
+def test_a_job_expects_the_rates_that_are_reached_and_pays_spot_as_spot() -> None:
+    small = Model("small", layers=2, hidden=512, heads=8, ffn=2048, vocab=32000)
+    cluster = Cluster(H100, 64, per_node=4, nvlink_domain=8, price=3.0)
+    question = Question(small, cluster, TRAINING, spot=Spot(price=1.0, interruptions=20.0))
+    option = judge(Layout(data=64, sharding=Sharding.PARAMETERS, shards=8), question, 1.0)
+    assert isinstance(option, Option)
+    job = read_trainingjob(dict(job_of(question, plan(question, {"tensor": 1}), option, "small")))
+    expects = expects_of(job.metadata.annotations)
+    assert expects is not None
+    assert expects.memory_rate == pytest.approx(0.8 * 3350e9)
+    assert expects.nvlink_rate == pytest.approx(0.8 * 450e9)
+    assert job.spec.cost is not None
+    assert [each.gpu_hour for each in job.spec.cost.prices] == [1.0]
+    assert job.spec.nodes.min == 2, "groups of 8 fill two nodes of 4"

@@ -31,6 +31,9 @@ SHORT: Final[Mapping[str, str]] = {
     "mb": "micro_batch",
 }
 
+ADAPTER_RANK: Final = "adapter_rank"
+"""Beside a model's `config`, whichever that is."""
+
 
 class _Readable(yaml.SafeDumper):
     """What has several lines is written as such."""
@@ -178,7 +181,8 @@ def _question(file: Path | None, given: Mapping[str, str | None]) -> Question:
         if value is None:
             continue
         if name == "model":
-            sections["model"] = {"config": str(Path(value).absolute())}
+            adapted = {name: each for name, each in sections.get("model", {}).items() if name == ADAPTER_RANK}
+            sections["model"] = {"config": str(Path(value).absolute()), **adapted}
             continue
         if name == "fleet":
             continue  # of nodes whose size the file says, or an option
