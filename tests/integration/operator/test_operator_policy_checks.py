@@ -200,7 +200,7 @@ async def test_an_operator_that_dies_in_the_midst_loses_nothing_and_does_nothing
 ) -> None:
     operator.start(*IMAGE)
     await checks.trains("require")
-    operator.start(*IMAGE, fault="check-started:1")
+    operator.start(*IMAGE, fault="after-check:1")
     await cluster.apply(faultPolicy=LATER)
     await checks.running()
     operator.start(*IMAGE)

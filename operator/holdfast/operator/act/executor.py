@@ -74,8 +74,8 @@ Kept = tuple[Resource[Any], Cache[Any]]
 POINTS: Final[dict[type[Action], str]] = {
     CreatePod: "pod-created",
     DeletePod: "pod-deleted",
-    StartCheck: "check-started",
-    EndCheck: "check-ended",
+    StartCheck: "check",
+    EndCheck: "check",
     Apply: "apply",
     Delete: "owned-deleted",
     Cordon: "cordon",
