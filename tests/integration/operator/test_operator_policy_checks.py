@@ -221,9 +221,14 @@ async def test_a_change_that_is_taken_back_or_followed_by_another_ends_its_check
     await cluster.apply(faultPolicy=LATER)
     first = await checks.running()
     await cluster.apply(faultPolicy=LATEST)
-    await checks.told("Checking", lost_s=5.0, held=True)
+
+    async def followed() -> bool:
+        return len(checks.names()) > 1
+
+    await eventually("another pod", followed, checks.names)
     second = await checks.running()
     assert second != first
+    await checks.told("Checking", lost_s=5.0, held=True)
     await cluster.apply(faultPolicy=EARLIER)
     await checks.told("InForce", lost_s=5.0, held=False, status="True")
     await checks.gone()
