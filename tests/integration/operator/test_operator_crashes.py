@@ -28,10 +28,12 @@ HANDED_ON = ("before-node-health", "after-node-health", "before-remediation", "a
 """Reached only where what is proved is handed on: `test_operator_others`."""
 QUEUED = ("before-workload", "after-workload")
 """Reached only by a job in a queue: `test_operator_queues`."""
+CHECKED = ("before-check", "after-check")
+"""Reached only where a changed policy is tried: `test_operator_policy_checks`."""
 ENDS_UNTOLD = ("before-event", "before-release", "after-release")
 """Where the operator may die between the last thing it does for a job and telling of it."""
 TOGETHER = 6
-POINTS = [point for point in ALL_POINTS if point not in (*FINISHED, *HANDED_ON, *QUEUED)]
+POINTS = [point for point in ALL_POINTS if point not in (*FINISHED, *HANDED_ON, *QUEUED, *CHECKED)]
 PATIENCE_S = 40.0
 
 

@@ -180,11 +180,13 @@ async def test_a_check_that_cannot_be_made_says_why_and_lets_pass_with_warn_alon
 ) -> None:
     operator.start(*IMAGE)
     await checks.trains("require")
-    quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "1"}, "scopes": ["NotTerminating"]}}
-    more = {"metadata": {"name": "no-check"}, "spec": {"hard": {"pods": "0"}, "scopes": ["Terminating"]}}
-    for manifest in (quota, more):
-        path = f"/api/v1/namespaces/{cluster.namespace}/resourcequotas"
-        await cluster.api.call("POST", path, {"apiVersion": "v1", "kind": "ResourceQuota", **manifest})
+    # A pod with a deadline counts as terminating. There is no quota controller: what is hard is said here.
+    hard: dict[str, Any] = {"hard": {"pods": "0"}}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
+    path = f"/api/v1/namespaces/{cluster.namespace}/resourcequotas"
+    await cluster.api.call("POST", path, {**quota, "spec": {**hard, "scopes": ["Terminating"]}})
+    status = {"status": {**hard, "used": {"pods": "0"}}}
+    await cluster.api.call("PATCH", f"{path}/none/status", status, content="application/merge-patch+json")
     await cluster.apply(faultPolicy=LATER)
     message = await checks.told("CheckFailed", lost_s=5.0, held=True, status="False")
     assert "no pod can be made that tries it" in message
@@ -198,7 +200,7 @@ async def test_an_operator_that_dies_in_the_midst_loses_nothing_and_does_nothing
 ) -> None:
     operator.start(*IMAGE)
     await checks.trains("require")
-    operator.start(*IMAGE, fault="check-started:1")
+    operator.start(*IMAGE, fault="after-check:1")
     await cluster.apply(faultPolicy=LATER)
     await checks.running()
     operator.start(*IMAGE)
@@ -219,9 +221,14 @@ async def test_a_change_that_is_taken_back_or_followed_by_another_ends_its_check
     await cluster.apply(faultPolicy=LATER)
     first = await checks.running()
     await cluster.apply(faultPolicy=LATEST)
-    await checks.told("Checking", lost_s=5.0, held=True)
+
+    async def followed() -> bool:
+        return len(checks.names()) > 1
+
+    await eventually("another pod", followed, checks.names)
     second = await checks.running()
     assert second != first
+    await checks.told("Checking", lost_s=5.0, held=True)
     await cluster.apply(faultPolicy=EARLIER)
     await checks.told("InForce", lost_s=5.0, held=False, status="True")
     await checks.gone()

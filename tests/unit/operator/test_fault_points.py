@@ -19,6 +19,7 @@ from holdfast.operator.decide.action import (
     Delete,
     DeleteJob,
     DeletePod,
+    EndCheck,
     Forget,
     SetFinalizer,
     SetNodeHealth,
@@ -49,6 +50,7 @@ AROUND: dict[str, Action] = {
     "job-deleted": DeleteJob(),
     "submit": Submit(policy_of(read_trainingjob(document()))),
     "forget": Forget(),
+    "check": EndCheck("gpt-abc-check", "uid"),
     "workload": ChangeWorkload("trainingjob-gpt", "uid", "7", {"conditions": []}),
 }
 

@@ -407,7 +407,7 @@ def test_the_pod_is_no_member_by_label_or_name() -> None:
 
 
 def test_the_file_of_the_pod_is_the_policy_of_the_spec(tmp_path: Any) -> None:
-    given = {
+    given: dict[str, Any] = {
         "nodes": {"min": 2, "max": 4, "spares": 1},
         "suspend": True,
         "parallelism": {"tensor": 2},

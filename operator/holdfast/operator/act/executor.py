@@ -63,6 +63,9 @@ logger = logging.getLogger(__name__)
 PODS_IN_FLIGHT_MAX: Final = 64
 
 T = TypeVar("T", bound=HasMetadata)
+RIGHTS: Final = (BINDINGS, ROLES, ACCOUNTS)
+"""By which a checking pod reads its job's journal."""
+
 Fault = tuple[Action, HoldfastError]
 Kept = tuple[Resource[Any], Cache[Any]]
 """A kind of objects: where they are, and where they are seen."""
@@ -71,8 +74,8 @@ Kept = tuple[Resource[Any], Cache[Any]]
 POINTS: Final[dict[type[Action], str]] = {
     CreatePod: "pod-created",
     DeletePod: "pod-deleted",
-    StartCheck: "check-started",
-    EndCheck: "check-ended",
+    StartCheck: "check",
+    EndCheck: "check",
     Apply: "apply",
     Delete: "owned-deleted",
     Cordon: "cordon",
@@ -221,13 +224,15 @@ class Executor:
         """Of one whose pod is refused nothing is left."""
         namespace, name = job.metadata.namespace, action.pod["metadata"]["name"]
         rights = ((ACCOUNTS, action.account), (ROLES, action.role), (BINDINGS, action.binding))
+        made: list[Resource[Any]] = []
         try:
             for resource, manifest in rights:
                 await self._create(job, resource, manifest)
+                made.insert(0, resource)
             with self.view.checks.writing(namespace, name) as flight:
                 flight.landed(await self._create(job, CHECKS, action.pod))
         except (Declined, InvalidInput):
-            await self._end_rights(namespace, name)
+            await self._end_rights(namespace, name, made)
             raise
 
     async def _create(self, job: Job, resource: Resource[T], manifest: Manifest) -> T:
@@ -242,9 +247,9 @@ class Executor:
                 raise InvalidInput(Problem(resource.kind, "/".join(where), fix)) from None
             return there
 
-    async def _end_rights(self, namespace: str, name: str) -> None:
+    async def _end_rights(self, namespace: str, name: str, kinds: Sequence[Resource[Any]] = RIGHTS) -> None:
         """What a checking pod of that name was allowed by; it goes first, and the pod when it is gone."""
-        for resource in (BINDINGS, ROLES, ACCOUNTS):
+        for resource in kinds:
             with suppress(Absent):
                 await self.writes.delete(resource, (namespace, name))
 

@@ -28,6 +28,7 @@ CHANGES: Final = (
         "job-deleted",
         "intervention",
         "workload",
+        "check",
     ),
 )
 POINTS: Final = tuple(f"{when}-{change}" for change in CHANGES for when in ("before", "after"))
