@@ -27,6 +27,10 @@ from holdfast.trainer.store import RoundStore, meet
 
 logger = logging.getLogger(__name__)
 
+LOOKS_S: Final = 0.1
+"""How often a rank that waits for the others to come looks whether that is of use still."""
+CONNECTS_S: Final = 20.0
+"""How long those that are all there may take to connect. If one of them dies just then, another waits so long."""
 GRACE_S: Final = 5.0
 """How long a rank goes on to wait for the others in a round that is over for some of them, but broke for none:
 they come to the end of the step as it does."""
@@ -45,7 +49,9 @@ class Across:
         self.round = part.round
         self.size, self.index = part.group.count, part.group.index
         self._part, self._timeout_s = part, timeout_s
-        self._connections = HeldConnections()
+        # Its own group's store: others meet there, also in the next round, while this one is aborted.
+        is_host = part.rank == part.group.first_rank
+        self._connections = HeldConnections(serves_at=part.group.endpoint.port if is_host else None)
         self._store: RoundStore | None = None
         self._group: Any = None  # torch's stubs do not know what its backends do by themselves
         self._is_forming, self._is_aborted, self._is_closed = True, False, False
@@ -64,13 +70,36 @@ class Across:
         host = msgspec.structs.replace(part, rank=1, round=group.meets_in, group=None)
         place = part.rank - group.first_rank
         check()
+        self._waits_since = time.monotonic()
         self._store = meet(host, timeout_s=self._timeout_s, check=check)
         prefix = PrefixStore(f"holdfast/across/{self.round}/{place}", self._store)
-        self._group = dist.ProcessGroupGloo(prefix, self.index, self.size, timedelta(seconds=self._timeout_s))
+        self._assemble(prefix, check)
+        self._group = dist.ProcessGroupGloo(prefix, self.index, self.size, timedelta(seconds=CONNECTS_S))
+        self._group._set_default_timeout(timedelta(seconds=self._timeout_s))
         with self._guard:
             self._connections.hold()
-            self._is_forming = False
+            self._is_forming, self._waits_since = False, None
         self._raise_if_aborted()
+
+    def _assemble(self, store: PrefixStore, check: Callable[[], None]) -> None:
+        """Once all are here they connect, all of them or none: who waits for a peer to connect cannot be freed,
+        and would wait in vain for one that told where it is and turned to a newer round.
+        """
+        if store.add("here", 1) == self.size:
+            store.compare_set("verdict", "", "connect")
+        while True:
+            try:
+                store.wait(["verdict"], timedelta(seconds=LOOKS_S))
+                break
+            except dist.DistStoreError:  # not yet
+                self._raise_if_aborted()
+            try:
+                check()
+            except BaseException:
+                if store.compare_set("verdict", "", "leave") != b"connect":
+                    raise
+        if store.get("verdict") != b"connect":
+            raise NotFormed(f"a replica group has left round {self.round} before all were there")
 
     def sum(self, values: Tensor) -> None:
         """`values`, in host memory, become the sum over all groups, bit by bit the same in each of them."""
@@ -125,11 +154,11 @@ class Across:
 
     def overtaken_by(self, later: Assignment) -> None:
         """A newer round is known. Who waits in this one is freed at once when somebody cannot answer there any
-        more, or while it is being formed; otherwise once it has waited for long.
+        more; otherwise once it has waited for long. While it is being formed `check` says that it is of no use.
         """
         broke = later.group is not None and later.group.broke_in > self.round
         since = self._waits_since
-        if broke or self._is_forming or (since is not None and time.monotonic() > since + GRACE_S):
+        if broke or (since is not None and time.monotonic() > since + GRACE_S):
             self.abort()
 
     def abort(self) -> None:

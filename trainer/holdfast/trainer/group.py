@@ -175,9 +175,11 @@ class HeldConnections:
     Source: https://github.com/pytorch/pytorch/issues/130345 (gloo has no abort)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, serves_at: int | None = None) -> None:
+        """Of a process that serves others at the port `serves_at`, what they ask there is left alone."""
         self._spared = {inode for _, inode in _descriptors()}
         self._held: list[socket.socket] = []
+        self._serves_at = serves_at
 
     def hold(self) -> None:
         """Hold every connection that is not held yet. The owner may close it without the peer noticing.
@@ -188,8 +190,12 @@ class HeldConnections:
             if inode in self._spared:
                 continue
             connection = _duplicate(descriptor, inode)
-            if connection is not None:
-                self._spared.add(inode)
+            if connection is None:
+                continue
+            self._spared.add(inode)
+            if connection.getsockname()[1] == self._serves_at:
+                connection.close()
+            else:
                 self._held.append(connection)
 
     def end(self) -> None:
