@@ -145,7 +145,9 @@ class FakeLauncher:
                 CONTROL_VARIABLE: self._path,
                 RUN_DIRECTORY_VARIABLE: str(run_directory),
                 "LOCAL_RANK": str(local_rank),
-                **dict.fromkeys(("HOLDFAST_ROUND", "HOLDFAST_RANK", "RANK", "WORLD_SIZE"), "0"),  # a round says them
+                **dict.fromkeys(
+                    ("HOLDFAST_ROUND", "HOLDFAST_RANK", "RANK", "WORLD_SIZE"), "0"
+                ),  # a round says them
                 "GLOO_SOCKET_IFNAME": "lo",
                 **ONE_THREAD,
             }
