@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -29,6 +30,8 @@ STEPS, PACE_S = 400, 0.1
 STRIKES_AT: Final = 30  # steps, so that optimizers and connections are warm
 BACK_WITHIN_S: Final = 60.0
 STARTS_WITHIN_S: Final = 90.0
+STOPPED_WITHIN_S: Final = 20.0  # half of it `restarts.backoff`; by `startup.timeout` alone it would be ten minutes
+LOOK_S: Final = 0.002
 Line = dict[str, Any]
 Launch = Callable[[Path, Path, Mapping[str, str]], list[Tree]]
 
@@ -112,7 +115,20 @@ def figures(effort: Effort, environment: Mapping[str, str]) -> list[Figure]:
             print(f"  replica-groups, run {number + 1}, {name}: {trial or 'did not start'}", flush=True)
             if trial is not None:
                 trials[name].append(trial)
-    return list(_judged(trials, lacking))
+    return [*_judged(trials, lacking), _stopped_starts(effort, environment)]
+
+
+def _stopped_starts(effort: Effort, environment: Mapping[str, str]) -> Figure:
+    """The new worker is stopped before its first step: until it is named and healed, and the group is back."""
+    what = "member of a replica group killed, its successor stopped (SIGSTOP) before its first step, group back"
+    back = list[float]()
+    for number in range(effort.runs):
+        trial = _attempt(by_holdfast, environment, stops=True)
+        print(f"  replica-groups, run {number + 1}, stopped before its first step: {trial}", flush=True)
+        if trial is None or trial.back_s is None:
+            return unmeasured(what, unit="s", target=1.0, reason=f"not back within {BACK_WITHIN_S:.0f} s")
+        back.append(trial.back_s)
+    return measured(what, ours=back, other=[STOPPED_WITHIN_S] * len(back), unit="s", target=1.0)
 
 
 def _judged(trials: Mapping[str, list[Trial]], lacking: Mapping[str, str]) -> list[Figure]:
@@ -146,14 +162,15 @@ def _judged(trials: Mapping[str, list[Trial]], lacking: Mapping[str, str]) -> li
     return found
 
 
-def _attempt(launch: Launch, environment: Mapping[str, str]) -> Trial | None:
+def _attempt(launch: Launch, environment: Mapping[str, str], *, stops: bool = False) -> Trial | None:
+    """`stops`: whoever comes in the victim's place is stopped as soon as it is there, once."""
     for _ in range(TRIES):
         with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name, none_left_behind():
             folder, trace = Path(name), Path(name) / "trace"
             trace.mkdir()
-            launch(folder, trace, environment)
+            trees = launch(folder, trace, environment)
             if (victim := _trained(trace)) is not None:
-                return _struck(trace, victim)
+                return _struck(trace, victim, trees if stops else [])
     return None
 
 
@@ -168,13 +185,28 @@ def _trained(trace: Path) -> int | None:
     return None
 
 
-def _struck(trace: Path, victim: int) -> Trial:
+def _stop_successor(trees: list[Tree], name: str, victim: int) -> None:
+    """Stop the process that comes in the place of the victim. A worker bears its rank as its name."""
+    deadline = time.monotonic() + BACK_WITHIN_S
+    while time.monotonic() < deadline:
+        for each in (process for tree in trees for process in tree.members() if process.pid != victim):
+            with suppress(psutil.Error):
+                if each.name() == name:
+                    each.send_signal(signal.SIGSTOP)
+                    return
+        time.sleep(LOOK_S)
+
+
+def _struck(trace: Path, victim: int, stops: list[Tree]) -> Trial:
     before = _read(trace)
     newest = {pid: lines[-1] for pid, lines in before.items()}
     others = [pid for pid, line in newest.items() if line["group"] != newest[victim]["group"]]
     living = others or [pid for pid in before if pid != victim]
+    name = psutil.Process(victim).name()
     killed_at = time.monotonic()
     psutil.Process(victim).send_signal(signal.SIGKILL)
+    if stops:
+        _stop_successor(stops, name, victim)
     back_at = None
     while back_at is None and time.monotonic() < killed_at + BACK_WITHIN_S:
         time.sleep(0.1)

@@ -1,8 +1,11 @@
 """Snapshots in memory, as rounds speak of them: who keeps whose copies, and when a snapshot may be restored."""
 
+from collections import Counter
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
 from story import Story
 
@@ -90,6 +93,41 @@ class TestPlacement:
         racks = {f"node-{number}": "big" if number % 3 else f"small-{number % 2}" for number in range(12)}
         found = keepers([member(number) for number in range(12)], racks)
         assert [[kept for (kept,) in found].count(place) for place in (0, 3, 6, 9)] == [2, 2, 2, 2]
+
+    @given(
+        racks=st.lists(st.integers(0, 4), min_size=1, max_size=24),
+        silent=st.sets(st.integers(0, 23)),
+        replicas=st.integers(1, 5),
+    )
+    def test_as_many_copies_as_nodes_allow_are_outside_the_rack_first_and_then_spread_in_it(
+        self, racks: list[int], silent: set[int], replicas: int
+    ) -> None:
+        seats = [member(place, serves=place not in silent) for place in range(len(racks))]
+        found = keepers(seats, {f"node-{place}": f"r{rack}" for place, rack in enumerate(racks)}, replicas)
+        serving = [place for place in range(len(racks)) if place not in silent]
+        kept_in_rack = Counter[int]()
+        for place in serving:
+            kept = found[place]
+            outside = [each for each in kept if racks[each] != racks[place]]
+            others = [each for each in serving if racks[each] != racks[place]]
+            assert len(set(kept)) == len(kept) == min(replicas, len(serving) - 1)
+            assert place not in kept
+            assert set(kept) <= set(serving)
+            assert len(outside) == min(replicas, len(others))
+            assert list(kept[: len(outside)]) == outside, "those that outlive the rack come first"
+            kept_in_rack.update(set(kept) - set(outside))
+        for rack in set(racks):
+            counts = [kept_in_rack[place] for place in serving if racks[place] == rack]
+            assert max(counts, default=0) - min(counts, default=0) == 0
+
+    @given(racks=st.integers(1, 5), size=st.integers(1, 6), replicas=st.integers(1, 5))
+    def test_in_racks_of_one_size_everybody_keeps_as_many_as_it_gives(
+        self, racks: int, size: int, replicas: int
+    ) -> None:
+        seats = [member(number) for number in range(racks * size)]
+        found = keepers(seats, {f"node-{each}": f"r{each // size}" for each in range(len(seats))}, replicas)
+        kept = Counter([each for all_of in found for each in all_of])
+        assert {kept[place] for place in range(len(seats))} == {min(replicas, len(seats) - 1)}
 
 
 class TestDirective:

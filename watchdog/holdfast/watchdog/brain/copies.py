@@ -1,12 +1,12 @@
 """Who keeps the copies of whose snapshots.
 
-A copy in the same failure domain dies with the original, so each member's keepers are in other racks where there
-are any, and always on other nodes. Copies are spread evenly, whatever order the ranks are in: a keeper holds as
-many as it gives, unless one rack has more members than all others together.
+A copy in the same failure domain dies with the original, so each member's keepers are in other racks as far as
+those have nodes, then in its own, and always on other nodes. Copies are spread evenly, whatever order the ranks
+are in: a keeper holds as many as it gives, unless one rack has more members than all others together.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 
 from holdfast.api.memory import MemoryRound
 from holdfast.api.policy import MemoryPolicy
@@ -19,12 +19,13 @@ def plan_copies(
     """What the round of `seats` (in rank order) says of snapshots. `racks` knows some nodes' failure domains."""
     keepers: list[tuple[int, ...]] = [() for _ in seats]
     circle, others = _others(seats, racks)
-    for place, (first, start, count) in others:
+    for place, outside, own in others:
+        first, start, count = outside if outside[-1] else own
         nearest = circle[(first + start % count) % len(circle)]
         if policy.replicas == 1 and seats[nearest].node != seats[place].node:
             keepers[place] = (nearest,)  # nearly always so, of thousands
         else:
-            better = _round_from(circle, first, start, count)
+            better = chain(_round_from(circle, *outside), _round_from(circle, *own))
             keepers[place] = _on_other_nodes(better, seats, place, policy.replicas)
     return MemoryRound(policy.every_steps, since_round, tuple(each.transfer for each in seats), tuple(keepers))
 
@@ -33,8 +34,11 @@ Arc = tuple[int, int, int]
 """Of a circle: the index where it begins, at which of its places to start, and how many it has."""
 
 
-def _others(seats: Sequence[Member], racks: Mapping[str, str]) -> tuple[Sequence[int], Iterator[tuple[int, Arc]]]:
-    """The places of all who serve, as a circle; and each of them with who may keep its copies, the best first.
+def _others(
+    seats: Sequence[Member], racks: Mapping[str, str]
+) -> tuple[Sequence[int], Iterator[tuple[int, Arc, Arc]]]:
+    """The places of all who serve, as a circle; and each of them with who may keep its copies, the best first:
+    those of other racks, and those of its own.
 
     In a circle of racks, who is as far on as the widest rack is wide is in another one, and no two have the same.
     """
@@ -44,17 +48,15 @@ def _others(seats: Sequence[Member], racks: Mapping[str, str]) -> tuple[Sequence
     return circle, _arcs(circle, inside)
 
 
-def _arcs(circle: Sequence[int], inside: Sequence[Sequence[int]]) -> Iterator[tuple[int, Arc]]:
+def _arcs(circle: Sequence[int], inside: Sequence[Sequence[int]]) -> Iterator[tuple[int, Arc, Arc]]:
     widest = max(map(len, inside), default=0)
     end = 0  # of the rack, in the circle
     for rack in inside:
         end += len(rack)
         outside = len(circle) - len(rack)
         for position, place in enumerate(rack):
-            if outside:
-                yield place, (end, position + widest - len(rack), outside)
-            else:
-                yield place, (0, position + 1, len(circle))
+            own = end - len(rack), position + 1, len(rack)
+            yield place, (end, position + widest - len(rack), outside), own
 
 
 def _round_from(circle: Sequence[int], first: int, start: int, count: int) -> Iterator[int]:
