@@ -9,8 +9,8 @@ from startsworld import STARTUP_S, StartsWorld, hang_next
 
 from holdfast.simulator.world.member import Worker
 
-SEEDS = 60
-BATCH = 15
+SEEDS = 20
+BATCH = 10
 STARTS = 6
 HANG_SEEDS = range(20)
 SOON_S = STARTUP_S / 3
