@@ -78,6 +78,9 @@ def test_a_fleet_s_rates_are_those_of_its_nodes_with_the_kinds_that_there_are_mo
     assert (found.rate, found.low) == (pytest.approx(0.09 * 192), pytest.approx(0.04 * 192))
     assert [kind for kind, _ in found.kinds] == ["NodeLost", "Hang"], "none of which there was none"
     assert "most NodeLost 13.4, Hang 3.84" in told(Truth(failures=found))["failures for 1,000 node-days"].becomes
+    of_four = failures_of(report, 4)
+    assert of_four is not None
+    assert of_four.rate == pytest.approx(0.09 * 96), "a node of four GPUs fails half as often"
     assert failures_of(FleetReport(1.0), 8) is None
     assert failures_of(FleetReport(1.0, all=Rate("all", 0, 0.0)), 8) is None
 
