@@ -38,6 +38,7 @@ from holdfast.checkpoint.format.verifiedfile import VerifiedFile
 from holdfast.checkpoint.restore.opening import Opening, open_together
 from holdfast.checkpoint.runport import RunPort
 from holdfast.checkpoint.save.saves import FAILURES_MAX, StorageReport
+from holdfast.checkpoint.save.share import Share, gathered
 from holdfast.checkpoint.save.tidying import Tidying, retention_of
 from holdfast.checkpoint.save.verdict import decide, explained
 from holdfast.checkpoint.storage.address import storage_at
@@ -47,23 +48,6 @@ _LOG = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 8 << 20
 _DESCRIPTION_BYTES_MAX: Final = 4096
-
-
-class _Share(msgspec.Struct, frozen=True):
-    """What one rank has seen of the files that a framework wrote in a save.
-
-    `files` are those that it looked at, `healthy` is whether its last values were finite (None: nobody
-    can tell), `failed` is why it could not look.
-    """
-
-    files: dict[str, FileRecord]
-    healthy: bool | None = None
-    failed: str = ""
-
-
-def _gathered(group: SaveGroup, share: _Share) -> list[_Share]:
-    """On rank 0 those of all ranks, in rank order; elsewhere none. Collective."""
-    return [msgspec.msgpack.decode(said, type=_Share) for said in group.gather(msgspec.msgpack.encode(share))]
 
 
 class ForeignCheckpoints:
@@ -214,15 +198,15 @@ class ForeignCheckpoints:
         storage, group, writer = self._storage, self._group, self._writer
         folder = storage.commits.folder(step, round=writer.round, token=writer.token, attempt=self._attempts)
         decide(group, storage, lambda: self._made(folder))
-        share = _Share({})
+        share = Share({})
         try:
             write(self._root / folder)
         except Exception as error:  # Whatever it is, the other ranks wait to be told.
-            share = _Share({}, failed=f"rank {group.rank}: {explained(error, storage)}")
+            share = Share({}, failed=f"rank {group.rank}: {explained(error, storage)}")
         failed = [said.decode() for said in group.exchange(share.failed.encode()) if said]
         if not failed:
             share = self._share_of(folder)
-        parts = _gathered(group, share)
+        parts = gathered(group, share)
         failed = failed or [each.failed for each in parts if each.failed]
         return decide(group, storage, lambda: self._commit(folder, step, parts, failed))
 
@@ -230,16 +214,16 @@ class ForeignCheckpoints:
         self._storage.make(folder)
         return folder
 
-    def _share_of(self, folder: str) -> _Share:
+    def _share_of(self, folder: str) -> Share:
         """This rank's part of looking at what all have written, and making it durable."""
         try:
             files = files_below(self._root / folder)[self._group.rank :: self._group.world_size]
             records = {file: self._recorded(f"{folder}/{file}", durably=True) for file in files}
-            return _Share(records, healthy=self._run.is_finite())
+            return Share(records, healthy=self._run.is_finite())
         except Exception as error:
-            return _Share({}, failed=f"rank {self._group.rank}: {explained(error, self._storage)}")
+            return Share({}, failed=f"rank {self._group.rank}: {explained(error, self._storage)}")
 
-    def _commit(self, folder: str, step: int, parts: list[_Share], failed: list[str]) -> str:
+    def _commit(self, folder: str, step: int, parts: list[Share], failed: list[str]) -> str:
         """What the framework wrote becomes a checkpoint, whose name is returned; or nothing of it is left."""
         storage, writer = self._storage, self._writer
         try:
@@ -269,7 +253,7 @@ class ForeignCheckpoints:
                 _LOG.warning("unfinished checkpoint not deleted folder=%s reason=%s", folder, error)
             raise
 
-    def _manifest(self, step: int, files: Mapping[str, FileRecord], parts: list[_Share]) -> Manifest:
+    def _manifest(self, step: int, files: Mapping[str, FileRecord], parts: list[Share]) -> Manifest:
         told = {part.healthy for part in parts} - {None}
         return Manifest(
             format=manifest.FORMAT,
