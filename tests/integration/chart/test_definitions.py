@@ -184,7 +184,7 @@ def test_a_job_is_listed_with_what_people_look_for(jobs: str, here: str, cluster
     listed = kubectl(cluster, "get", "tj", "--namespace", here).stdout.splitlines()
     assert listed[1].endswith("spec.entrypoint: mend it")
     wide = kubectl(cluster, "get", "holdfast", "--output", "wide", "--namespace", here).stdout
-    assert wide.splitlines()[0].split()[-4:] == ["ROUND", "WORLD", "RESTARTS", "CHECKPOINT"]
+    assert wide.splitlines()[0].split()[-5:] == ["ROUND", "WORLD", "RESTARTS", "CHECKPOINT", "POLICY"]
 
 
 @pytest.mark.parametrize(
