@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from embeddedrun import PATIENCE_S, holdfast, job_file, running, wait_until
 
+from holdfast.watchdog.detectors.late_start import LATE_S_MIN
+
 STARTUP_S = 600.0  # what would name it otherwise
 
 HANGS_ONCE = """
@@ -123,12 +125,12 @@ def lives_through(
     startup_s: float = STARTUP_S,
     within_s: float = PATIENCE_S,
 ) -> Healed:
-    """A job whose worker dies at step 20, and in the round after that another one, or its successor, hangs. One
-    that runs does so the second time: the first tells how long a new worker takes.
+    """A job whose worker dies at step 20, and in the round after that another one, or its successor, hangs. A
+    successor that runs does so the second time: the first tells how long a new worker takes.
 
     `group`: so many nodes are a replica group; 0: there are none.
     """
-    nodes, deaths = 4 if group > 1 else 3, 1 if how == "stopped" else 2
+    nodes, deaths = 4 if group > 1 else 3, 2 if where == "imports" and how == "running" else 1
     more = f"  parallelism: {{replicaGroupNodes: {group}}}\n" if group else ""
     startup = f"{{preflight: none, timeout: {startup_s:.0f}s}}"
     job = job_file(
@@ -187,6 +189,16 @@ def test_a_worker_that_is_stopped_before_the_first_step_of_a_new_round_is_named_
     healed = lives_through(tmp_path, group=group, how="stopped", where=where)
     assert healed.incident["cause"] == "the process is stopped"
     assert healed.incident["confidence"] == "Certain"
+
+
+def test_a_worker_that_runs_and_hangs_while_the_other_groups_wait_to_meet_it_has_the_time_of_a_step(
+    tmp_path: Path,
+) -> None:
+    """By its starts alone it would have half a minute at least."""
+    healed = lives_through(tmp_path, group=1, how="running", where="goes-on")
+    assert (healed.incident["kind"], healed.incident["cause"]) == ("Hang", "never entered the round")
+    assert healed.incident["culprit"]["rank"] == 0
+    assert healed.trains_s < LATE_S_MIN
 
 
 def test_a_new_worker_that_hangs_in_its_imports_is_named_and_healed(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -84,6 +85,17 @@ def test_a_store_that_goes_away_is_a_network_error() -> None:
     host.close()
     with pytest.raises(dist.DistNetworkError):
         guest.get("key")
+    guest.close()
+
+
+def test_a_store_that_is_silent_is_waited_for_as_long_as_a_peer_in_a_collective() -> None:
+    """A process that holds the interpreter is no worse than another one that hangs."""
+    ours, theirs = socket.socketpair()
+    guest = RoundStore(ours, server=None, timeout_s=0.05)
+    began = time.monotonic()
+    with theirs, pytest.raises(dist.DistNetworkError, match="does not answer"):
+        guest.check(["key"])
+    assert 0.05 <= time.monotonic() - began < 30.0
     guest.close()
 
 

@@ -14,7 +14,7 @@ from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Endpoint, MemberRanks, ReplicaGroup
 from holdfast.api.telemetry import ProcessState, RankSample, Unreadable
 from holdfast.watchdog.detectors.detector import Heard, RoundStarted, RoundStopped
-from holdfast.watchdog.detectors.hang import LATE_S_MIN, UNDECIDED_S_MIN, HangDetector
+from holdfast.watchdog.detectors.hang import LATE_S_MIN, UNDECIDED_S_MIN, HangDetector, Seen, name_the_missing
 
 LOOK_S = 0.1
 REPORT_S = 1.0
@@ -188,6 +188,97 @@ def test_one_that_stands_still_before_it_takes_up_the_round_its_replica_group_go
     (finding,) = world.found
     assert finding.subject == Subject(JOB, node="n0", member="m0", rank=2)
     assert (finding.confidence, finding.round) == (Confidence.CERTAIN, 2)
+
+
+def test_collectives_tell_within_a_replica_group_alone() -> None:
+    """Each counts its own, since it was formed."""
+    seen = {
+        rank: Seen(rank_sample(rank, step=50, collective_sequence=issued), 9.0, 1.0)
+        for rank, issued in enumerate((501, 500, 51, 51))
+    }
+    named = name_the_missing(seen, (), [range(2), range(2, 4)])
+    assert (named.ranks, named.cause) == ((1,), "did not reach the collective")
+
+
+def goes_on(world: World, seconds: float, behind: dict[int, int], **entered: object) -> World:
+    """Two replica groups go on in a newer round. Ranks in `behind` stay in their step of the round before, so many
+    collectives further than they were; the others take it up and wait.
+    """
+    shares = (MemberRanks("m0", "n0", 0, 2), MemberRanks("m1", "n1", 2, 2))
+    groups = tuple(ReplicaGroup(1, 1, Endpoint("127.0.0.1", 29500), trains=True) for _ in shares)
+    world.detector.observe(RoundStarted(structs.replace(a_round(2), ranks=shares, groups=groups)), world.now)
+    began = world.now
+    for rank, issued in behind.items():
+        world.ranks[rank].sequence = (world.ranks[rank].sequence or 0) + issued
+    while world.now < began + seconds and not world.found:
+        world.now += REPORT_S
+        waits = {"phase": Phase.STARTUP, "step": None, "progress_age_s": world.now - began} | entered
+        samples = [rank_sample(rank, round=2, **waits) for rank in range(4)]
+        for rank in behind:
+            world.ranks[rank].beat_at = world.now
+            samples[rank] = world.ranks[rank].sample(world.now, 1)
+        for node, of_it in (("n0", samples[:2]), ("n1", samples[2:])):
+            world._hear(world.detector.observe(reported(node, *of_it), world.now))
+    return world
+
+
+def test_one_that_runs_and_hangs_before_it_takes_up_the_round_has_the_time_of_a_step() -> None:
+    world = World().trains(50)
+    began = world.now
+    # Rank 0 has voted, and waits for rank 1 of its own group.
+    (finding,) = goes_on(world, 60.0, {0: 1, 1: 0}).found
+    assert world.now <= began + LATE_S_MIN + 2 * REPORT_S
+    assert finding.subject == Subject(JOB, node="n0", member="m0", rank=1)
+    assert (finding.confidence, finding.round) == (Confidence.PROBABLE, 2)
+    assert finding.began_at == pytest.approx(began)
+    says = [each.says for each in finding.evidence]
+    assert says[0].startswith("rank 1 did not arrive: process Running, in data after step 50")
+    assert any(each.startswith("ranks 2-3 in startup before its first step") for each in says)
+
+
+def test_a_whole_group_that_does_not_take_up_the_round_is_named_after_more_time() -> None:
+    world = World().trains(50)
+    began = world.now
+    (finding,) = goes_on(world, 60.0, {0: 0, 1: 0}).found
+    assert world.now >= began + UNDECIDED_S_MIN
+    assert (finding.subject.rank, [each.rank for each in finding.also]) == (0, [1])
+    assert (finding.confidence, finding.cause) == (Confidence.UNKNOWN, "never entered the round")
+
+
+def test_of_ranks_none_of_which_has_taken_up_the_round_the_one_that_is_waited_for_is_named() -> None:
+    world = World().trains(50)
+    (finding,) = goes_on(world, 60.0, {0: 1, 1: 1, 2: 1, 3: 0}).found
+    assert (finding.subject.rank, finding.confidence) == (3, Confidence.PROBABLE)
+
+
+def test_nobody_is_named_where_none_has_taken_up_the_round_and_all_are_alike() -> None:
+    (finding,) = goes_on(World().trains(50), 60.0, dict.fromkeys(range(4), 0)).found
+    assert (finding.subject, finding.confidence) == (Subject(JOB), Confidence.UNKNOWN)
+
+
+def test_one_that_is_slow_to_take_up_the_round_has_the_time_that_the_policy_gives() -> None:
+    world = World(detector=HangDetector(policy(hang_timeout_s=60.0))).trains(50)
+    assert goes_on(world, 45.0, {0: 0}).found == []
+    slow = World(step_time_s=15.0).trains(10)
+    assert goes_on(slow, 45.0, {0: 0}).found == []
+
+
+def test_one_that_saves_before_it_takes_up_the_round_has_the_time_of_a_save() -> None:
+    world = World().trains(50)
+    world.ranks[0].phase = Phase.CHECKPOINT
+    assert goes_on(world, 45.0, {0: 0}).found == []
+
+
+def test_before_the_job_has_shown_its_step_times_nobody_is_named_for_a_round_not_taken_up() -> None:
+    assert goes_on(World().trains(1), 300.0, {0: 0}).found == []
+
+
+@pytest.mark.parametrize("entered", [{"step": 51}, {"phase": Phase.FORWARD}, {"progress_age_s": 0.0}])
+def test_while_the_others_train_nobody_waits_for_one_that_has_not_taken_up_the_round(
+    entered: dict[str, object],
+) -> None:
+    """Groups that average after many steps alone."""
+    assert goes_on(World().trains(50), 60.0, {0: 0}, **entered).found == []
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 10])

@@ -42,8 +42,6 @@ _STRANGERS_MAX = 1024
 _RETRY_PAUSE_S = 0.005
 _CONNECT_TIMEOUT_S = 1.0
 _READ_BYTES = 1 << 16
-_ANSWER_GRACE_S = 30.0
-"""How much longer than a request's own time its answer may take, before the server counts as gone."""
 
 
 class StoreServer:
@@ -224,6 +222,9 @@ def _listen(endpoint: Endpoint) -> socket.socket:
 class RoundStore(Store):
     """A client of the round's store, and with rank 0 its server. Any thread; one request at a time.
 
+    A server that is silent is waited for as long as a peer is in a collective, `timeout_s` beyond a request's own
+    time: its process may be stopped, or hold the interpreter. As a rule it is named before, and the round ended.
+
     Raises DistStoreError when a wait takes too long, DistNetworkError when the store is gone.
     """
 
@@ -231,7 +232,7 @@ class RoundStore(Store):
         super().__init__()
         self._connection = connection
         self._server = server
-        self._timeout_s = timeout_s
+        self._timeout_s = self._silent_s_max = timeout_s
         self._asking = threading.Lock()
         self._reader = FrameReader(STORE_FRAME_BYTES_MAX)
         self._decoder = msgspec.msgpack.Decoder(Answer)
@@ -286,7 +287,7 @@ class RoundStore(Store):
     def _ask(self, request: Request, wait_s: float = 0.0) -> Answer:
         with self._asking:
             try:
-                self._connection.settimeout(wait_s + _ANSWER_GRACE_S)
+                self._connection.settimeout(wait_s + self._silent_s_max)
                 self._connection.sendall(frame(msgspec.msgpack.encode(request), STORE_FRAME_BYTES_MAX))
                 answer = self._read()
             except (OSError, Damaged, Malformed) as error:

@@ -250,6 +250,18 @@ class RoundInForce:
         """Who runs `rank`, None when it is outside the world."""
         return self.round.member_of(rank) if self.round else None
 
+    def groups(self) -> Sequence[range]:
+        """The ranks of each replica group, none where there are none."""
+        found: list[range] = []
+        if self.round is None:
+            return found
+        place = 0
+        for group in self.round.groups:
+            shares = self.round.ranks[place : place + group.members]
+            place += group.members
+            found.append(range(shares[0].first_rank, shares[-1].first_rank + shares[-1].local_size))
+        return found
+
     def apart(self, one: str | None, other: str | None) -> bool:
         """Whether these members are in two replica groups."""
         if self.round is None or one is None or other is None:

@@ -10,6 +10,9 @@ rank is named at once, with certainty, whatever the others do.
 who is missing. A process that runs may merely be late (saving or evaluating without saying so), so it is given
 `LATE_S_MIN`, and when nobody stands out `UNDECIDED_S_MIN`.
 
+A replica group that goes on takes up a newer round between two of its steps, and until it does all others wait for
+it there. Its ranks have the time of the step that they are in, by their record of the round before.
+
 Deadlines, from the newest publication of the rank:
 
     stopped process        max(1 s, 4 x p99 of the step times)
@@ -57,6 +60,7 @@ CHECKPOINTS_ALLOWED = 5.0
 LOOK_AGAIN_S = 0.2
 # When nobody stands out all ranks are meant; beyond this many they are counted, not listed.
 RANKS_LISTED = 64
+NOT_ENTERED = "never entered the round"
 # Two samples tell of the same publication when their times differ by less than the jitter of delivery.
 SAME_PUBLICATION_S = 0.1
 
@@ -102,13 +106,14 @@ class Named:
     cause: str
 
 
-def name_the_missing(seen: Mapping[int, Seen], absent: Sequence[int]) -> Named:
+def name_the_missing(seen: Mapping[int, Seen], absent: Sequence[int], groups: Sequence[range] = ()) -> Named:
     """The first rule that tells one side from the other.
 
-    `absent` are ranks that never published anything in this round, on nodes whose agents do report.
+    `absent` are ranks that never published anything in this round, on nodes whose agents do report. `groups` are
+    the ranks of each replica group: it counts collectives of its own, since it was formed.
     """
     if absent:
-        return Named(tuple(absent), Confidence.PROBABLE, "never entered the round")
+        return Named(tuple(absent), Confidence.PROBABLE, NOT_ENTERED)
     gone = tuple(rank for rank, each in seen.items() if each.sample.process is ProcessState.GONE)
     if gone:
         return Named(gone, Confidence.CERTAIN, "the process is gone")
@@ -116,7 +121,9 @@ def name_the_missing(seen: Mapping[int, Seen], absent: Sequence[int]) -> Named:
     sequences = {rank: each.sample.collective_sequence for rank, each in seen.items()}
     known = {rank: sequence for rank, sequence in sequences.items() if sequence is not None}
     if not behind and len(known) == len(seen):
-        behind = _lowest(known)
+        groups = groups or (range(max(known) + 1),)
+        of_each = [{rank: known[rank] for rank in group if rank in known} for group in groups]
+        behind = tuple([rank for ranks in of_each if ranks for rank in _lowest(ranks)])
     if behind:
         return Named(behind, Confidence.PROBABLE, "did not reach the collective")
     early = _lowest({rank: _PLACES[each.sample.phase] for rank, each in seen.items()})
@@ -124,6 +131,16 @@ def name_the_missing(seen: Mapping[int, Seen], absent: Sequence[int]) -> Named:
         phase = seen[early[0]].sample.phase
         return Named(early, Confidence.PROBABLE, f"stuck in {phase.name.lower()}")
     return Named((), Confidence.UNKNOWN, "every rank waits")
+
+
+def name_the_behind(behind: Mapping[int, Seen], groups: Sequence[range]) -> Named:
+    """Of ranks that have not taken up the round when others have: those that the rest of them wait for. One that
+    hangs keeps all of its replica group in the round before.
+    """
+    if len(behind) == 1:
+        return Named(tuple(behind), Confidence.PROBABLE, NOT_ENTERED)
+    named = name_the_missing(behind, (), groups)
+    return named if named.ranks else Named(tuple(behind), Confidence.UNKNOWN, NOT_ENTERED)
 
 
 def _lowest(places: Mapping[int, int]) -> tuple[int, ...]:
@@ -192,7 +209,7 @@ class HangDetector(Detector):
         if not isinstance(sample, Reported) or self._round.number is None or self._found:
             return ()
         if not any(self._is_stuck(self._seen[rank]) for rank in self._take(sample, now)):
-            return self._judge_standstill(now)
+            return self._judge_behind(now) if self._behind else self._judge_standstill(now)
         ranks = tuple(rank for rank, each in self._seen.items() if self._is_stuck(each))
         stopped = self._seen[ranks[0]].sample.process is ProcessState.STOPPED
         cause = "the process is stopped" if stopped else "the process lost its pulse"
@@ -206,6 +223,7 @@ class HangDetector(Detector):
         self._began_at = now
         self._seen: dict[int, Seen] = {}
         self._stalled: set[int] = set()
+        self._behind: set[int] = set()  # those seen that have not taken up the round their group goes on in
         self._ended: set[int] = set()  # ranks that ended with success
         self._node_at: dict[str, float] = {}
         self._look_at = -math.inf
@@ -220,7 +238,10 @@ class HangDetector(Detector):
         # Not after any deadline that `_allowed_s` gives: below it nobody needs a closer look.
         soonest_s = min(self._deadline_s(LATE_S_MIN) or math.inf, self._policy.startup_timeout_s, CHECKPOINT_S_MIN)
         suspects, known, moving_s = [], self._seen, self._moving_s
-        for sample in self._round.samples_in(reported):
+        samples = self._round.samples_in(reported)
+        if self._behind:
+            self._behind.difference_update([sample.rank for sample in samples])
+        for sample in samples:
             rank, stopped = sample.rank, sample.process is ProcessState.STOPPED
             before = known.get(rank)
             if sample.step is not None and sample.step_time_s is not None:
@@ -248,16 +269,17 @@ class HangDetector(Detector):
         return [*suspects, *self._take_behind(reported, now)]
 
     def _take_behind(self, reported: Reported, now: float) -> Iterator[int]:
-        """The same of ranks that have not taken up the round yet: who is stuck never does, and the others wait."""
+        """The same of ranks that have not taken up the round yet."""
         for sample in self._round.samples_behind(reported):
-            stopped = sample.process is ProcessState.STOPPED
-            if not stopped and (sample.pulse_age_s or 0.0) < LATE_S_MIN:
-                continue
-            before = self._seen.get(sample.rank)
+            rank, stopped = sample.rank, sample.process is ProcessState.STOPPED
+            before = self._seen.get(rank)
             stopped_at = before.stopped_at if before is not None and before.stopped_at is not None else now
-            seen = Seen(sample, now, now - sample.progress_age_s, stopped_at if stopped else None)
-            self._seen[sample.rank] = seen
-            yield sample.rank
+            seen = Seen(sample, now, moved_at(sample, before, now), stopped_at if stopped else None)
+            self._seen[rank] = seen
+            self._behind.add(rank)
+            (self._stalled.add if seen.stalled_s >= self._allowed_s(sample) else self._stalled.discard)(rank)
+            if stopped or (sample.pulse_age_s or 0.0) >= LATE_S_MIN:
+                yield rank
 
     def _deadline_s(self, least_s: float) -> float | None:
         """The time a step may take without progress; None before the job has shown how long its steps are."""
@@ -314,7 +336,7 @@ class HangDetector(Detector):
         heard_at = [*(each.at for each in seen), *(self._node_at.get(node, -math.inf) for node in nodes)]
         if min(heard_at) < now - self._policy.lost_after_s:
             return ()
-        named = name_the_missing(self._seen, absent)
+        named = name_the_missing(self._seen, absent, self._round.groups())
         # How long everybody must have stood still, beyond what each one's phase allows.
         patience_s = 0.0 if named.ranks else self._deadline_s(UNDECIDED_S_MIN) or self._policy.startup_timeout_s
         gone = [each.sample.process is ProcessState.GONE for each in seen]
@@ -322,6 +344,28 @@ class HangDetector(Detector):
             # Ranks that ended with success leave the others to finish up: their last save or evaluation.
             patience_s = math.inf if all(gone) else CHECKPOINT_S_MIN
         if min(each.stalled_s for each in seen) < patience_s:
+            return ()
+        return (self._finding(named, now),)
+
+    def _judge_behind(self, now: float) -> Sequence[Finding]:
+        """A finding when the ranks that have not taken up the round are stalled, and the others wait for them."""
+        if now < self._look_at or not self._stalled.issuperset(self._behind):
+            return ()
+        self._look_at = now + LOOK_AGAIN_S
+        behind = {rank: self._seen[rank] for rank in sorted(self._behind)}
+        entered = [each for rank, each in self._seen.items() if rank not in behind]
+        if len(self._seen) < self._round.world_size or any(
+            each.at < now - self._policy.lost_after_s or each.sample.process is ProcessState.GONE
+            for each in behind.values()
+        ):
+            return ()
+        if any(each.sample.phase is not Phase.STARTUP or each.sample.step is not None for each in entered):
+            return ()  # groups that average after many steps alone do not wait yet
+        groups = self._round.groups()
+        named = name_the_behind(behind, groups) if entered else name_the_missing(behind, (), groups)
+        is_told = named.confidence is not Confidence.UNKNOWN
+        patience_s = self._deadline_s(LATE_S_MIN if is_told else UNDECIDED_S_MIN)
+        if patience_s is None or min(each.stalled_s for each in self._seen.values()) < patience_s:
             return ()
         return (self._finding(named, now),)
 

@@ -41,7 +41,16 @@ from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Entry, MemberRanks, Round, Tier
 from holdfast.api.telemetry import NodeReport, ProcessState, RankSample
 from holdfast.watchdog.detectors.detector import ROUNDS, Connected, Detector, Reported, RoundInForce, Sample
-from holdfast.watchdog.detectors.hang import CHECKPOINT_S_MIN, Named, Seen, evidence_of, moved_at, name_the_missing
+from holdfast.watchdog.detectors.hang import (
+    CHECKPOINT_S_MIN,
+    NOT_ENTERED,
+    Named,
+    Seen,
+    evidence_of,
+    moved_at,
+    name_the_behind,
+    name_the_missing,
+)
 
 LATE_S_MIN = 30.0
 STARTS_ALLOWED = 5.0
@@ -52,7 +61,6 @@ LOOK_AGAIN_S = 1.0
 # A worker whose replica group goes on may still publish for one of the rounds before.
 ROUNDS_KEPT = 8
 MEMBERS_KEPT = 4  # for each member of a round
-NOT_ENTERED = "never entered the round"
 
 
 class Coming(IntEnum):
@@ -306,9 +314,8 @@ class LateStartDetector(Detector):
         named = Named(tuple([start.first + place for place in missing]), Confidence.PROBABLE, NOT_ENTERED)
         # Of a replica group that goes on, one that hangs keeps all its ranks: where they were tells which.
         before = {start.first + place: each for place in missing if (each := start.earlier.get(place)) is not None}
-        if len(before) == len(missing) > 1:
-            named = name_the_missing(before, ())
-            named = named if named.ranks else Named(tuple(before), Confidence.UNKNOWN, NOT_ENTERED)
+        if len(before) == len(missing):
+            named = name_the_behind(before, self._round.groups())
         has_peers = any(start.coming[place] >= coming for place in start.entered_at)
         return Lag(named, coming, None, still_since - start.began_at, still_since, has_peers)
 
