@@ -185,7 +185,9 @@ class _Seen:
         if before is None or before.round != progress.round or progress.step <= before.step:
             return
         if before.completed_at is not None and progress.completed_at is not None:
-            self.paces.append((progress.completed_at - before.completed_at) / (progress.step - before.step))
+            took_s = progress.completed_at - before.completed_at
+            if took_s > 0.0:  # not one of those that a busy machine told of all at once
+                self.paces.append(took_s / (progress.step - before.step))
 
 
 def recorded(steps: Iterable[Replayed]) -> Recorded:

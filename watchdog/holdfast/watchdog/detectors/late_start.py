@@ -162,7 +162,8 @@ class LateStartDetector(Detector):
         self._node_at.clear()
         trains, place = round_.ranks[: round_.training], round_.training
         tier = round_.restore.tier if not round_.groups else None
-        self._starts.append(self._start(round_, before, trains, now, tier))
+        if trains:
+            self._starts.append(self._start(round_, before, trains, now, tier))
         for group in round_.groups:
             known = forming.get(group.epoch)
             if group.trains:
