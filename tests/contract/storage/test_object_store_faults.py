@@ -55,7 +55,7 @@ def test_a_fault_that_passes_is_not_noticed(fault: Fault, line: FaultyLine, stor
 def test_a_line_that_falls_silent_is_given_up_and_tried_again(
     method: str, line: FaultyLine, tmp_path: Path
 ) -> None:
-    bucket = CloudBucket(f"s3://{BUCKET}/{tmp_path.name}", answer_within=timedelta(seconds=0.5))
+    bucket = CloudBucket(f"s3://{BUCKET}/{tmp_path.name}", answer_within=timedelta(seconds=patient(0.5)))
     storage = ObjectStorage(bucket)
     storage.commits.enter(owner="job", round=1)
     line.fail(Fault.SILENT, method, times=1)

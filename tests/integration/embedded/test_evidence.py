@@ -69,7 +69,7 @@ Seen = tuple[list[dict[str, Any]], str, str, str]
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     """The three incidents of one run, and what `stacks`, `flight` and `profile` said while it trained on."""
     folder = tmp_path_factory.mktemp("hangs")
-    more = "  faultPolicy: {hang: {timeout: 2s}, straggler: {sustained: 100000steps}}\n"
+    more = "  faultPolicy: {hang: {timeout: 5s}, straggler: {sustained: 100000steps}}\n"
     state = folder / "state"
     job = job_file(folder, script=HANGS, words=[str(folder)], nodes="{min: 2, max: 2}", more=more)
     with running("run", job, "--state-dir", state):

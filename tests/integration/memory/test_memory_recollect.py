@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from memory_rig import MIB, Node, Worker, nodes, noise, recollect_on, wait_until
+from patience import patient
 
 from holdfast.api.errors import Damaged
 from holdfast.checkpoint.format import archive
@@ -71,7 +72,7 @@ def test_a_peer_that_hangs_is_given_up_for_the_next_that_holds_the_image(trio: l
     for path in trio[0].folder.glob("*.copy"):
         path.unlink()
     os.kill(trio[0].process.pid, signal.SIGSTOP)
-    found = recollect_on([trio[0], trio[1], trio[2]], patience_s=3.0)
+    found = recollect_on([trio[0], trio[1], trio[2]], patience_s=patient(3.0))
     assert_whole(found[2])  # Rank 0's own node hangs; the copy is on the other one.
     for each in found:
         each.close()

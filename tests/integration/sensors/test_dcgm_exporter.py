@@ -122,8 +122,9 @@ async def hangs(_: web.Request) -> web.StreamResponse:
 async def test_an_exporter_that_does_not_answer_well_is_unreadable(
     answer: Callable[[web.Request], object], reason: str
 ) -> None:
+    patience_s = 0.1 if answer is hangs else patient(5.0)
     async with serving(answer) as url:  # type: ignore[arg-type]
-        sensor = DcgmExporter(f"{url}/metrics", interval_s=0.02, patience_s=0.1)
+        sensor = DcgmExporter(f"{url}/metrics", interval_s=0.02, patience_s=patience_s)
         reading = await Asking(sensor).until(
             lambda reading: any(reason in each.reason for each in reading.unreadable)
         )
@@ -140,7 +141,7 @@ async def test_gpus_become_unknown_when_the_exporter_is_away_and_come_back_with_
         return web.Response(status=500) if failing else await exporter.answer(request)
 
     async with serving(answer) as url:
-        sensor = DcgmExporter(f"{url}/metrics", interval_s=0.02, patience_s=0.3)
+        sensor = DcgmExporter(f"{url}/metrics", interval_s=0.02, patience_s=patient(5.0))
         asking = Asking(sensor)
         await asking.until(lambda reading: reading.gpus)
         failing = True

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from click.testing import CliRunner
 from msgspec.structs import replace
+from patience import patient
 from peers import JOB, TOKEN, policy_of, rigged
 
 from holdfast.api.membership import RunDescribed, WorkerExited
@@ -54,7 +55,7 @@ async def test_what_changed_is_told_and_the_code_of_before_is_laid_out(tmp_path:
             told = json.loads(await asked("rounds", JOB, "-o", "json"))
             return [[each["name"] for each in round["changes"]] for round in told] == [[], ["commit"]]
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patient(30)):
             while not await changed():  # noqa: ASYNC110 - a command is asked, nobody tells
                 await asyncio.sleep(0.05)
         folder = tmp_path / "before"
