@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,6 +64,8 @@ def lab(nodes: int, relays: dict[int, Relay]) -> Iterator[None]:
     """So many nodes, some with a relay in their cable; all of it is gone afterwards."""
     with ExitStack() as stack:
         for namespace in (SWITCH, *map(name_of, range(nodes))):
+            with suppress(subprocess.CalledProcessError):
+                run("ip", "netns", "del", namespace)  # a killed run left it
             run("ip", "netns", "add", namespace)
             stack.callback(run, "ip", "netns", "del", namespace)
             run(*inside(namespace, "ip", "link", "set", "lo", "up"))

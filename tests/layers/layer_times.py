@@ -42,7 +42,8 @@ class Spent:
 class LayerTimes:
     """What a layer took. `cpu_s` is of all of it, also of imports, collection and servers that outlive a file.
 
-    `skipped` are tests that did not run, each of which has a promise to keep all the same.
+    `skipped` are tests that did not run, each of which has a promise to keep all the same; `run_again` are runs of
+    tests that failed and did not count, for the next one did.
     """
 
     layer: str
@@ -50,6 +51,7 @@ class LayerTimes:
     cpu_s: float = 0.0
     files: dict[str, Spent] = field(default_factory=dict)
     skipped: int = 0
+    run_again: int = 0
 
     def add(self, file: str, *, wall_s: float, cpu_s: float, ends_test: bool) -> None:
         spent = self.files.setdefault(file, Spent())
@@ -144,6 +146,7 @@ class LayerReport:
         file = report.nodeid.split("::")[0]
         self.times.add(file, wall_s=report.duration, cpu_s=cpu, ends_test=report.when == "teardown")
         self.times.skipped += report.skipped and not hasattr(report, "wasxfail")
+        self.times.run_again += report.outcome == "rerun"
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -177,7 +180,7 @@ def read(path: Path) -> LayerTimes:
     """What `LAYER.json` holds. Raises OSError, ValueError."""
     found: Mapping[str, Any] = json.loads(path.read_text())
     files = {file: Spent(**spent) for file, spent in found["files"].items()}
-    return LayerTimes(found["layer"], found["wall_s"], found["cpu_s"], files, found.get("skipped", 0))
+    return LayerTimes(found["layer"], found["wall_s"], found["cpu_s"], files, found["skipped"], found["run_again"])
 
 
 if __name__ == "__main__":

@@ -7,10 +7,9 @@
 What a layer prints is kept in build/tests/LAYER.txt and shown whole when it has ended, so that nothing is mixed;
 once a minute a line says what still runs. The end is one table: seconds by the clock, seconds of processors (of a
 layer's processes and those that they waited for, not of containers), the share of waiting, and how many tests were
-skipped. It fails when a layer
-failed. One that needs a failed one is not started; the others run all the same, so that one run says all that is
-wrong. After Ctrl-C the layers are interrupted and end in order;
-a second one kills them.
+skipped or run again. It fails when a layer failed. One that needs a failed one is not started; the others run all
+the same, so that one run says all that is wrong. After Ctrl-C the layers are interrupted and end in order; a
+second one kills them.
 
 Only Python's own library is used: it runs before anything is installed, so that Kubernetes is built meanwhile.
 """
@@ -44,6 +43,11 @@ class Layer:
     needs: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     is_background: bool = False  # takes no place of another layer, and gives way to all
+
+
+# On two cores, beside two other layers, a test of real processes can miss a limit that is not what it is about. It
+# runs once more, whole; the third such test of a layer fails at once.
+AGAIN = ("--reruns", "1", "--max-suite-reruns", "2", "--rerun-show-tracebacks")
 
 
 def pytest_layer(
@@ -112,15 +116,15 @@ BY_FILE = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
 # In the order in which they start where there is a place: those that take longest first.
 WHOLE = (
     # One story: what comes after a failure says nothing. It takes longest, and mostly waits: it begins at once.
-    pytest_layer("cluster", "-x", "--durations=12", needs=(BUILD.name, IMAGES.name), after=()),
-    pytest_layer("kubernetes", "-m", "kubernetes", folder="integration", needs=(BUILD.name,)),
-    pytest_layer("integration", "-m", "not kubernetes", *BY_FILE),
-    pytest_layer("tenants", needs=(BUILD.name,)),
+    pytest_layer("cluster", "-x", *AGAIN, "--durations=12", needs=(BUILD.name, IMAGES.name), after=()),
+    pytest_layer("kubernetes", "-m", "kubernetes", *AGAIN, folder="integration", needs=(BUILD.name,)),
+    pytest_layer("integration", "-m", "not kubernetes", *BY_FILE, *AGAIN),
+    pytest_layer("tenants", *AGAIN, needs=(BUILD.name,)),
     pytest_layer("sim"),
     pytest_layer("contract", needs=(MLFLOW.name,)),
     pytest_layer("judge", needs=(JUDGE.name,)),
-    pytest_layer("browser", needs=(CHROMIUM.name,)),
-    pytest_layer("slurm", needs=(SLURM.name,)),
+    pytest_layer("browser", *AGAIN, needs=(CHROMIUM.name,)),
+    pytest_layer("slurm", *AGAIN, needs=(SLURM.name,)),
     FUZZ,
 )
 LAYERS = {layer.name: layer for layer in (*CHECK, BUILD, IMAGES, JUDGE, CHROMIUM, SLURM, MLFLOW, *WHOLE)}
@@ -169,6 +173,7 @@ class Running:
             took_s,
             max(usage.ru_utime + usage.ru_stime, self._noted("cpu_s")),
             int(self._noted("skipped")),
+            int(self._noted("run_again")),
         )
 
     def _noted(self, what: str) -> float:
@@ -186,18 +191,23 @@ class Running:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a layer ended: its exit status, or minus the signal that ended it; and how many tests were skipped."""
+    """How a layer ended: its exit status, or minus the signal that ended it.
+
+    And how many of its tests were skipped, or run again.
+    """
 
     name: str
     code: int
     wall_s: float
     cpu_s: float
     skipped: int = 0
+    run_again: int = 0
 
     def row(self) -> str:
         waiting = max(0.0, 1.0 - self.cpu_s / self.wall_s) if self.wall_s else 0.0
         how = "passed" if self.code == 0 else f"FAILED ({self.code})"
         how += f", {self.skipped} SKIPPED" if self.skipped else ""
+        how += f", {self.run_again} RUN AGAIN" if self.run_again else ""
         return f"{self.wall_s:9.1f} {self.cpu_s:8.1f} {waiting:8.0%}  {self.name}: {how}"
 
 

@@ -95,11 +95,8 @@ class Replica:
     state_file: Path
     output: Path
     http: aiohttp.ClientSession
-    token: str
-
-    @property
-    def port(self) -> int:
-        return int(json.loads(self.state_file.read_text())["port"])
+    token: str = ""
+    port: int = 0  # read once: the file goes when the process ends
 
     @property
     def url(self) -> str:
@@ -236,9 +233,11 @@ class Replicas:
         command += ["--token-file", str(self._folder / "token"), "--state-file", str(state_file), *arguments]
         with output.open("w") as log:
             process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, text=True)  # noqa: ASYNC220 - it only starts it
-        replica = Replica(name, process, state_file, output, self.http, "")
+        replica = Replica(name, process, state_file, output, self.http)
         self.all[name] = replica
         await until(lambda: state_file.exists() or process.poll() is not None, f"{name} listens")
+        if process.poll() is None:
+            replica.port = int(json.loads(state_file.read_text())["port"])
         replica.token = (self._folder / "token").read_text().strip()
         return replica
 

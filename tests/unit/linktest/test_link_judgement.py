@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from holdfast.agent.linktest.judgement import Measured, judge, with_rings
+from holdfast.agent.linktest.judgement import Measured, better, doubtful, judge, with_rings
 from holdfast.agent.linktest.schedule import rounds
 from holdfast.api.selftest import Verdict
 
@@ -160,3 +160,36 @@ def test_sound_rings_beside_too_few_pairs_pass_and_nothing_to_compare_is_unknown
 
 def test_a_whole_fleet_that_is_slow_has_nothing_to_be_compared_with() -> None:
     assert judge([FAULTS["10 ms more"](each) for each in fleet(8)]).verdict is Verdict.PASSED
+
+
+def test_a_link_that_was_slow_for_a_moment_is_measured_again_and_not_blamed() -> None:
+    sound = fleet(8, noise=0.02)
+    measured = spoilt(sound, FAULTS["half the lanes"], "n3", "n4")
+    doubts = doubtful(measured, judge(measured))
+
+    assert [(each.one, each.other) for each in doubts] == [("n3", "n4")]
+    again = [each for each in sound if {each.one, each.other} == {"n3", "n4"}]
+    assert judge(better(measured, again)).verdict is Verdict.PASSED
+
+
+def test_a_link_that_is_bad_again_is_blamed_and_so_is_one_that_nothing_came_over() -> None:
+    measured = spoilt(spoilt(fleet(8), FAULTS["1 % lost"], "n2", "n5"), FAULTS["dead"], "n0", "n1")
+    judged = judge(measured)
+    doubts = doubtful(measured, judged)
+
+    assert [(each.one, each.other) for each in doubts] == [("n2", "n5")], "silence is no noise"
+    assert judge(better(measured, doubts)) == judged
+
+
+def test_a_node_that_all_its_links_speak_against_is_not_in_doubt() -> None:
+    measured = spoilt(fleet(8), FAULTS["10 ms more"], "n2")
+
+    assert doubtful(measured, judge(measured)) == []
+
+
+def test_a_link_that_answered_once_and_then_not_is_dead() -> None:
+    sound = fleet(8)
+    dead = FAULTS["dead"](sound[0])
+
+    assert better(sound[:1], [dead]) == [dead]
+    assert better([dead], sound[:1]) == [dead]

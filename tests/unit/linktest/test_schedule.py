@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from holdfast.agent.linktest.schedule import RING_MAX, groups, round_count, rounds
+from holdfast.agent.linktest.schedule import RING_MAX, disjoint, groups, round_count, rounds
 
 MANY = [*range(2, 65), 100, 255, 256, 1000, 1001, 4096]
 
@@ -59,3 +59,8 @@ def test_every_node_is_in_one_ring_and_none_is_in_a_ring_alone(nodes: int) -> No
     assert sorted(place for ring in rings for place in ring) == (list(range(nodes)) if nodes > 1 else [])
     assert all(2 <= len(ring) <= RING_MAX for ring in rings)
     assert len({len(ring) for ring in rings}) <= 2
+
+
+def test_links_in_doubt_are_measured_again_each_node_with_one_partner_at_a_time() -> None:
+    assert list(disjoint([(0, 1), (1, 2), (3, 4), (2, 0)])) == [((0, 1), (3, 4)), ((1, 2),), ((2, 0),)]
+    assert list(disjoint([])) == []

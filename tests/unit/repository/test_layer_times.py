@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from layer_times import LayerTimes, Spent, read
+from layers import AGAIN
 
 BUSY = """
 import subprocess, sys, time
@@ -22,6 +23,16 @@ def test_waits(): time.sleep(0.3)
 def test_is_skipped(): pytest.skip("nobody is root")
 @pytest.mark.xfail
 def test_is_expected_to_fail(): raise ValueError
+"""
+FAILS_ONCE = """
+import pathlib
+import pytest
+@pytest.mark.parametrize("number", range(3))
+def test_fails_once(number):
+    seen = pathlib.Path(f"seen-{number}")
+    if not seen.exists():
+        seen.touch()
+        raise ValueError(f"first time of {number}")
 """
 LAYERS = Path(__file__).parents[2] / "layers"
 
@@ -47,6 +58,21 @@ def test_a_run_says_which_file_worked_and_which_waited(tmp_path: Path, flags: tu
     assert idle.wall_s > 0.3
     assert idle.cpu_s < busy.cpu_s / 2
     assert layer.cpu_s > busy.cpu_s + idle.cpu_s  # imports and collection too
+
+
+def test_two_tests_of_a_layer_run_again_and_the_layer_counts_and_shows_them(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {LAYERS}\n")
+    (tmp_path / "conftest.py").write_text("from layer_times import pytest_addoption, pytest_configure\n")
+    (tmp_path / "test_fails.py").write_text(FAILS_ONCE)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--layer", "toy"]
+    command += ["-p", "pytest_rerunfailures", *AGAIN]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    assert ran.returncode == 1, ran.stdout  # the third
+    assert "1 failed, 2 passed, 2 rerun" in ran.stdout
+    assert "first time of 1" in ran.stdout  # of one that passed in the end
+    assert read(tmp_path / "build" / "tests" / "toy.json").run_again == 2
 
 
 def test_the_slowest_file_comes_first_and_the_layer_last() -> None:

@@ -77,11 +77,14 @@ def test_the_table_has_the_time_of_processors_of_what_a_layer_started(tmp_path: 
     assert rows["waits:"] < 0.2
 
 
-def test_the_table_counts_the_tests_that_were_skipped(tmp_path: Path) -> None:
+def test_the_table_counts_the_tests_that_were_skipped_or_run_again(tmp_path: Path) -> None:
     said: list[str] = []
     noted = f"""echo '{{"cpu_s": 0.1, "skipped": 2}}' > {tmp_path / "skips.json"}"""
     assert run([layer("skips", noted), layer("says nothing", "true")], Interruptions(), tmp_path, said.append) == 0
-    assert {line.split(": ")[1] for line in said if "%" in line} == {"passed, 2 SKIPPED", "passed"}
+    noted = f"""echo '{{"cpu_s": 0.1, "run_again": 1}}' > {tmp_path / "retries.json"}"""
+    assert run([layer("retries", noted)], Interruptions(), tmp_path, said.append) == 0
+    rows = [line.split(": ")[1] for line in said if "%" in line]
+    assert sorted(rows) == ["passed", "passed, 1 RUN AGAIN", "passed, 2 SKIPPED"]
 
 
 def test_an_interruption_reaches_every_layer_and_waits_until_it_has_cleared_up(tmp_path: Path) -> None:

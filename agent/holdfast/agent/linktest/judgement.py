@@ -86,6 +86,34 @@ def with_rings(pairs: Judged, measured: Sequence[Measured]) -> Judged:
     return Judged(verdict, says=f"{pairs.says}; {rings.says}", usual=pairs.usual)
 
 
+def doubtful(measured: Iterable[Measured], judged: Judged) -> list[Measured]:
+    """What speaks against a link alone: one measurement, which a host that was busy for a moment can have spoilt.
+
+    Against a node speak those of all its partners, and silence is no noise: TCP waited for `SILENT_S`.
+    """
+    alone = {frozenset((each.one, each.other)) for each in judged.links}
+    return [each for each in measured if not each.error and frozenset((each.one, each.other)) in alone]
+
+
+def better(measured: Iterable[Measured], again: Iterable[Measured]) -> list[Measured]:
+    """Each by the better of its two figures where it was measured again: what is wrong with a link stays wrong."""
+    second = {(each.one, each.other): each for each in again}
+    return [_better(each, second.get((each.one, each.other), each)) for each in measured]
+
+
+def _better(one: Measured, other: Measured) -> Measured:
+    if one.error or other.error:
+        return one if one.error else other
+    return Measured(
+        one=one.one,
+        other=one.other,
+        latency_s=min(one.latency_s, other.latency_s),
+        rate=max(one.rate, other.rate),
+        resent=min(one.resent, other.resent),
+        stall_s=min(one.stall_s, other.stall_s),
+    )
+
+
 def _judged(
     measured: Sequence[Measured], looks: Sequence["Look"], what: str, *, compared_with: str = ""
 ) -> Judged:

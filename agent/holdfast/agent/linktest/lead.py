@@ -4,15 +4,15 @@ import asyncio
 import errno
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from holdfast.agent.linktest.judgement import Measured, judge, with_rings
+from holdfast.agent.linktest.judgement import Measured, better, doubtful, judge, with_rings
 from holdfast.agent.linktest.measurement import SILENT_S
-from holdfast.agent.linktest.schedule import Pair, groups, rounds
+from holdfast.agent.linktest.schedule import Pair, disjoint, groups, rounds
 from holdfast.agent.linktest.wire import LINE_MAX, TO_LEAD, Done, Ended, Joined, Ring, ToMember, Turn
 from holdfast.api.decoding import decode
 from holdfast.api.errors import InvalidInput, Malformed, Problem, Unavailable
@@ -135,15 +135,33 @@ class Lead:
     async def _measure(self) -> Judged:
         # By name, so that the next turn of the schedule goes on where this one ended.
         members = [self._members[node] for node in sorted(self._members)]
+        measured = await self._pairs(members, rounds(len(members), self._order.turn))
+        judged = judge(measured, self._order.usual)
+        if doubts := doubtful(measured, judged):
+            place = {member.joined.node: at for at, member in enumerate(members)}
+            pairs = disjoint((place[each.one], place[each.other]) for each in doubts)
+            judged = judge(better(measured, await self._pairs(members, pairs)), self._order.usual)
+        if not self._order.gang_s or not self._has_time_for(self._order.gang_s):
+            return judged
+        ways = await self._rings(members)
+        told = with_rings(judged, ways)
+        if doubtful(ways, told) and self._has_time_for(self._order.gang_s):
+            told = with_rings(judged, better(ways, await self._rings(members)))
+        return told
+
+    async def _pairs(self, members: Sequence[Member], order: Iterable[Sequence[Pair]]) -> list[Measured]:
+        """What the pairs measured, round by round, as far as there was time."""
         measured: list[Measured] = []
-        for pairs in rounds(len(members), self._order.turn):
+        for pairs in order:
             if not self._has_time_for(self._order.seconds):
                 break
             measured += await asyncio.gather(*(self._pair(members, pair) for pair in pairs))
-        if not self._order.gang_s or not self._has_time_for(self._order.gang_s):
-            return judge(measured, self._order.usual)
+        return measured
+
+    async def _rings(self, members: Sequence[Member]) -> list[Measured]:
+        """All ways of all rings, which go round side by side."""
         rings = await asyncio.gather(*(self._ring(members, places) for places in groups(len(members))))
-        return with_rings(judge(measured, self._order.usual), [each for ring in rings for each in ring])
+        return [each for ring in rings for each in ring]
 
     def _has_time_for(self, seconds: float) -> bool:
         return asyncio.get_running_loop().time() + 2 * seconds <= self._ends

@@ -6,7 +6,7 @@ chain, so that even a few of them compare everybody with everybody through commo
 Source: https://en.wikipedia.org/wiki/Round-robin_tournament#Circle_method
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 # Two partners tell a bad node from its partner, a third tells whether it is the node or one of its paths.
@@ -38,6 +38,19 @@ def rounds(nodes: int, turn: int = 0) -> Iterator[tuple[Pair, ...]]:
     count = round_count(nodes)
     for number in range(turn * count, (turn + 1) * count):
         yield _round(nodes, number % _cycle(nodes))
+
+
+def disjoint(pairs: Iterable[Pair]) -> Iterator[tuple[Pair, ...]]:
+    """These pairs in rounds, each place at most once in a round."""
+    left = list(pairs)
+    while left:
+        busy: set[int] = set()
+        now, later = list[Pair](), list[Pair]()
+        for pair in left:
+            (now if busy.isdisjoint(pair) else later).append(pair)
+            busy.update(pair)
+        yield tuple(now)
+        left = later
 
 
 def groups(nodes: int) -> tuple[tuple[int, ...], ...]:
