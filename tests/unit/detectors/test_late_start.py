@@ -402,3 +402,10 @@ def test_of_a_group_that_is_held_back_by_one_rank_that_one_is_named() -> None:
             job.tells(node, [structs.replace(behind, collective_sequence=issued)], began)
     ((_, finding),) = job.found
     assert (finding.subject.rank, finding.confidence) == (3, Confidence.PROBABLE)
+
+
+def test_a_simulated_round_with_nobody_in_sight_is_no_start() -> None:
+    job = has_trained(*"abcd")
+    job.starts(of_all(3), 20.0)
+    job.starts(of_all(4, *"abcd"), 100.0, (2, STUCK_IN_IMPORTS), usual=WAITS)
+    assert [finding.subject.rank for _, finding in job.found] == [2]

@@ -6,7 +6,14 @@ from pastrun import JOB, POLICY, PastRun, past_run
 from smallfleet import small_live
 
 from holdfast.api.errors import InvalidInput, Unavailable
-from holdfast.api.event import CheckpointRecorded, ClockTicked, InterventionRequested, JobSubmitted, Journaled
+from holdfast.api.event import (
+    CheckpointRecorded,
+    ClockTicked,
+    InterventionRequested,
+    JobSubmitted,
+    Journaled,
+    RoundProgressed,
+)
 from holdfast.api.finding import FindingKind
 from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.policy import CheckpointInterval, XidAction
@@ -101,6 +108,17 @@ def test_a_script_that_saves_by_itself_does_so_again() -> None:
     run = past_run()
     run.tell(JobSubmitted(msgspec.structs.replace(POLICY, interval=CheckpointInterval(steps=50))))
     assert recorded(run.replayed()).script_saves == 0
+
+
+def test_steps_that_a_busy_machine_told_of_all_at_once_say_nothing_of_how_long_one_takes() -> None:
+    """All of the first half have one time; those of the second are as long as ever."""
+    run = past_run()
+    told = [place for place, line in enumerate(run.lines) if isinstance(line.event, RoundProgressed)]
+    at_once = told[: len(told) * 3 // 4]
+    for place in at_once:
+        event = msgspec.structs.replace(run.lines[place].event, completed_at=run.lines[at_once[-1]].at)
+        run.lines[place] = msgspec.structs.replace(run.lines[place], event=event)
+    assert recorded(run.replayed()).step_s == 10.0
 
 
 def test_a_run_that_never_trained_is_refused() -> None:
