@@ -128,7 +128,10 @@ def test_an_overflow_a_flipped_bit_and_a_shard_that_repeats_are_told_apart_and_l
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
 
     incidents = json.loads(holdfast("incidents", "--state-dir", state, "-o", "json").stdout)
-    incidents.sort(key=lambda each: each["detected_at"])
+    # That a rank waits for its data on a busy machine is told too.
+    incidents = sorted(
+        (each for each in incidents if each["kind"] != "Data"), key=lambda each: each["detected_at"]
+    )
     told = [(each["kind"], each["culprit"].get("rank"), each["state"]) for each in incidents]
     assert told == [("NonFinite", 1, "Recovered"), ("Corruption", 0, "Recovered"), ("Divergence", 2, "Recovered")]
     repeats = incidents[-1]

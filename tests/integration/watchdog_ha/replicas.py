@@ -96,7 +96,11 @@ class Replica:
     output: Path
     http: aiohttp.ClientSession
     token: str = ""
-    port: int = 0  # read once: the file goes when the process ends
+
+    @property
+    def port(self) -> int:
+        """Another one each time that it begins anew. Raises FileNotFoundError once it has ended."""
+        return int(json.loads(self.state_file.read_text())["port"])
 
     @property
     def url(self) -> str:
@@ -236,8 +240,6 @@ class Replicas:
         replica = Replica(name, process, state_file, output, self.http)
         self.all[name] = replica
         await until(lambda: state_file.exists() or process.poll() is not None, f"{name} listens")
-        if process.poll() is None:
-            replica.port = int(json.loads(state_file.read_text())["port"])
         replica.token = (self._folder / "token").read_text().strip()
         return replica
 
@@ -314,9 +316,18 @@ class Replicas:
         """Know who is ready, as a cluster's endpoints do; a process that hangs is not."""
         while True:
             alive = [each for each in self.all.values() if each.process.poll() is None and each.token]
-            answers = await asyncio.gather(*(each.get("/readyz", READY_ANSWER_S) for each in alive))
-            self._ready = [each.port for each, answer in zip(alive, answers, strict=True) if answer[0] == 200]
+            ports = await asyncio.gather(*map(_ready_at, alive))
+            self._ready = [port for port in ports if port is not None]
             await asyncio.sleep(0.05)
+
+
+async def _ready_at(replica: Replica) -> int | None:
+    """The port of one that is ready."""
+    status, _ = await replica.get("/readyz", READY_ANSWER_S)
+    try:
+        return replica.port if status == 200 else None
+    except FileNotFoundError:
+        return None  # it has ended meanwhile
 
 
 async def until(
