@@ -80,6 +80,17 @@ class Checks:
             found = await self._cluster.api.call("GET", f"{RBAC}/namespaces/{self._cluster.namespace}/{plural}")
             assert [each for each in found["items"] if each["metadata"]["name"].endswith("-check")] == []
 
+    async def events(self, *reasons: str) -> dict[str, dict[str, Any]]:
+        """The job's events by reason, once these are among them."""
+        found: dict[str, dict[str, Any]] = {}
+
+        async def so() -> bool:
+            found.update({each["reason"]: each for each in await self._cluster.listed("events")})
+            return found.keys() >= set(reasons)
+
+        await eventually(f"events of {reasons}", so, lambda: sorted(found))
+        return found
+
     @property
     def policy(self) -> Policy:
         policy = self._watchdog.job(self._cluster.id()).policy
@@ -124,9 +135,8 @@ async def test_with_warn_a_worse_policy_takes_effect_and_is_told_of(
     assert "+120.0 GPU-hours, +300.0 USD lost, +2.0 evictions" in message
     await checks.gone()
     assert len(checks.names()) == 1
-    events = {each["reason"]: each for each in await cluster.listed("events")}
+    events = await checks.events("PolicyChecked", "PolicyCheckStarted")
     assert events["PolicyChecked"]["type"] == "Warning"
-    assert "PolicyCheckStarted" in events
     assert await limited.metric("holdfast_operator_api_requests_total", code="403") == 0
 
 
@@ -140,7 +150,7 @@ async def test_with_require_a_worse_policy_is_held_until_it_is_no_more_required(
     message = await checks.told("Worse", lost_s=5.0, held=True, status="False")
     assert "held back" in message
     assert checks.policy.nodes_max == 2, "what is no policy takes effect at once"
-    assert "PolicyHeld" in {each["reason"] for each in await cluster.listed("events")}
+    await checks.events("PolicyHeld")
     submissions = watchdog.job(cluster.id()).submissions
     await cluster.apply(policyCheck="warn")
     await checks.told("Worse", lost_s=9.0, held=False, status="True")
