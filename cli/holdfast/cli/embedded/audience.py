@@ -83,13 +83,10 @@ class LineAudience:
 
 
 def news(before: Picture | None, after: Picture) -> list[str]:
-    """Lines for what changed, oldest first; an unchanged picture has none."""
-    status, lines = after.status, []
-    if status.round is not None and (before is None or before.status.round != status.round):
-        lines.append(
-            f"round {status.round}: {status.world_size} ranks; {in_one_line(status.reason, REASON_WIDTH)}"
-        )
-
+    """Lines for what changed, oldest first; an unchanged picture has none. What opens an incident comes before the
+    round that it leads to, whose first step closes it.
+    """
+    status, lines, closed = after.status, [], []
     # Incidents that were over before the first look are of an earlier run: named, and not told again.
     over = [] if before else [each for each in after.incidents if each.state is not IncidentState.OPEN]
     known = {incident.id: incident for incident in before.incidents} if before else {}
@@ -104,7 +101,12 @@ def news(before: Picture | None, after: Picture) -> list[str]:
             culprit = culprit_text(incident)
             lines.append(f"{incident.id}: {incident.kind} of {culprit}: {in_one_line(incident.cause)}")
         if incident.state is not IncidentState.OPEN and (old is None or old.state is IncidentState.OPEN):
-            lines.append(_closed(incident))
+            closed.append(_closed(incident))
+    if status.round is not None and (before is None or before.status.round != status.round):
+        lines.append(
+            f"round {status.round}: {status.world_size} ranks; {in_one_line(status.reason, REASON_WIDTH)}"
+        )
+    lines += closed
 
     # Running and recovering are told by rounds and incidents already. A preflight may take minutes: that it waits
     # for others than before is news.
