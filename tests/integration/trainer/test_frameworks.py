@@ -49,5 +49,7 @@ def test_every_sample_of_an_epoch_is_seen_once_whatever_the_world_was_before(
         told = epoch([comes, stays], 2)
         assert every_sample_once(told)
         new, old = (each["environment"] for each in told)
-        assert {name for name in new if new[name] != old[name]} == {"RANK", "ROLE_RANK", "GROUP_RANK"}
+        assert {name for name in new if new[name] != old[name]} == {
+            *("RANK", "ROLE_RANK", "GROUP_RANK", "HOLDFAST_RANK")
+        }
         assert (old["RANK"], old["WORLD_SIZE"], old["HOLDFAST_ROUND"]) == ("1", "2", "2")
