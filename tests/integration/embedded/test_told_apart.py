@@ -128,10 +128,11 @@ def test_an_overflow_a_flipped_bit_and_a_shard_that_repeats_are_told_apart_and_l
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
 
     incidents = json.loads(holdfast("incidents", "--state-dir", state, "-o", "json").stdout)
-    # That a rank waits for its data on a busy machine is told too.
-    incidents = sorted(
-        (each for each in incidents if each["kind"] != "Data"), key=lambda each: each["detected_at"]
-    )
+    incidents.sort(key=lambda each: each["detected_at"])
+    # Where steps are slow, the shard that repeats is found by its batches before the loss shows it.
+    repeating = [each for each in incidents if each["kind"] == "Data"]
+    assert {(each["cause"], each["culprit"]["rank"]) for each in repeating} <= {("a batch comes again", 2)}
+    incidents = [each for each in incidents if each not in repeating]
     told = [(each["kind"], each["culprit"].get("rank"), each["state"]) for each in incidents]
     assert told == [("NonFinite", 1, "Recovered"), ("Corruption", 0, "Recovered"), ("Divergence", 2, "Recovered")]
     repeats = incidents[-1]
