@@ -116,7 +116,7 @@ BY_FILE = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
 # In the order in which they start where there is a place: those that take longest first.
 WHOLE = (
     # One story: what comes after a failure says nothing. It takes longest, and mostly waits: it begins at once.
-    pytest_layer("cluster", "-x", *AGAIN, "--durations=12", needs=(BUILD.name, IMAGES.name), after=()),
+    pytest_layer("cluster", "-x", "--durations=12", needs=(BUILD.name, IMAGES.name), after=()),
     pytest_layer("kubernetes", "-m", "kubernetes", *AGAIN, folder="integration", needs=(BUILD.name,)),
     pytest_layer("integration", "-m", "not kubernetes", *BY_FILE, *AGAIN),
     pytest_layer("tenants", *AGAIN, needs=(BUILD.name,)),
