@@ -92,9 +92,18 @@ def start_containerd(machine: Machine) -> None:
 
 
 def load(machine: Machine, archive: Path) -> None:
-    """Import an archive (docker or OCI) into a machine whose containerd runs."""
+    """Import an archive (docker or OCI) into a machine whose containerd runs.
+
+    While it is unpacked, containerd may collect a layer that it shares with the image it replaces: it is imported
+    once more then.
+    """
     command = ("ctr", "--address", CONTAINERD_SOCKET, "-n", "k8s.io", "images", "import", archive)
-    machine.run(*command, timeout_s=IMPORT_S_MAX)
+    try:
+        machine.run(*command, timeout_s=IMPORT_S_MAX)
+    except RuntimeError as error:
+        if "parent snapshot" not in str(error):
+            raise
+        machine.run(*command, timeout_s=IMPORT_S_MAX)
 
 
 def template(folder: Path, archives: Sequence[Path]) -> Path:
