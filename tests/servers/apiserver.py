@@ -208,7 +208,7 @@ class ApiServer:
         config = self.kubeconfig(f"system:{name}", ("system:masters",))
         port = free_port()
         command: list[str | Path] = [kubernetes_program(name), f"--kubeconfig={config}"]
-        command += ["--bind-address=127.0.0.1", "--port=0", f"--secure-port={port}"]
+        command += ["--bind-address=127.0.0.1", f"--secure-port={port}"]
         command += [f"--cert-dir={self.folder / name}"]
         process = ServerProcess(name, [*command, *flags], self.folder / f"{name}.log")
         self.others.append(process)
@@ -249,7 +249,7 @@ class ApiServer:
         return [
             kubernetes_program("kube-apiserver"),
             *(f"--etcd-servers={self.etcd.endpoint}", f"--service-cluster-ip-range={settings.service_range}"),
-            *(f"--bind-address={settings.address}", f"--secure-port={self.port}", "--insecure-port=0"),
+            *(f"--bind-address={settings.address}", f"--secure-port={self.port}"),
             *(f"--tls-cert-file={serving.certificate}", f"--tls-private-key-file={serving.key}"),
             *(f"--client-ca-file={self.authority.certificate}", f"--token-auth-file={tokens}"),
             f"--kubelet-client-certificate={kubelets.certificate}",
