@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import yaml
 from apiserver import ApiServer, Refused
-from kubernetes_binaries import cache_folder
+from debian_packages import cache_folder
 from patience import patient
 from server_process import ServerProcess, free_port
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "servers"))
 
-from kubernetes_binaries import PackagesMissing, install_packages
+from debian_packages import PackagesMissing, install_packages
 
 PATH = Path("/usr/bin/chromium")
 # No sandbox: tests run as root in containers. No GPU and no talk of its own: the same picture everywhere.

@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tests" / "servers"))
 
-from kubernetes_binaries import cache_folder  # noqa: E402  from the folder that is on the path only now
+from debian_packages import cache_folder  # noqa: E402  from the folder that is on the path only now
 
 VERSION = "3.3.30"
 INSTALL_S_MAX = 3600.0  # half a minute on a quiet machine

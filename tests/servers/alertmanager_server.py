@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kubernetes_binaries import packaged_program
+from debian_packages import packaged_program
 from patience import patient
 from server_process import ServerProcess, free_port
 

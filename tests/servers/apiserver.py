@@ -160,6 +160,35 @@ class ApiServer:
             if refused.code != http.client.CONFLICT:
                 raise
 
+    def has(self, path: str) -> bool:
+        """Whether there is such an object."""
+        try:
+            self.call("GET", path)
+        except Refused as refused:
+            if refused.code != http.client.NOT_FOUND:
+                raise
+            return False
+        return True
+
+    def new_endpoints(
+        self, namespace: str, service: str, address: str, port: dict[str, Any], *, pod: str = ""
+    ) -> None:
+        """Say who answers for a service, as a controller does of one with a selector; of `pod` where named.
+
+        `port` is that of an EndpointSlice: name, port, and protocol unless it is TCP.
+        """
+        endpoint: dict[str, Any] = {"addresses": [address], "conditions": {"ready": True}}
+        if pod:
+            endpoint["targetRef"] = {"kind": "Pod", "namespace": namespace, "name": pod}
+        labels = {"kubernetes.io/service-name": service}
+        manifest = {
+            "metadata": {"name": f"{service}-test", "labels": labels},
+            "addressType": "IPv4",
+            "endpoints": [endpoint],
+            "ports": [port],
+        }
+        self.call("POST", f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices", manifest)
+
     def service_account_token(
         self, namespace: str, name: str, audiences: Sequence[str] = (ISSUER,), *, pod: str = ""
     ) -> str:

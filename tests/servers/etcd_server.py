@@ -7,7 +7,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from kubernetes_binaries import packaged_program
+from debian_packages import packaged_program
 from patience import patient
 from server_process import ServerProcess, free_port
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from apiserver import ApiServer
-from kubernetes_binaries import ProgramMissing, kubernetes_program
+from debian_packages import ProgramMissing
+from kubernetes_binaries import kubernetes_program
 from redis_server import RedisServer
 from warm_source import warm_source
 

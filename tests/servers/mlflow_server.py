@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kubernetes_binaries import cache_folder
+from debian_packages import cache_folder
 from patience import patient
 
 VERSION = "3.17.2"

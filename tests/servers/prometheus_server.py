@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from kubernetes_binaries import packaged_program
+from debian_packages import packaged_program
 from patience import patient
 from server_process import ServerProcess, free_port
 

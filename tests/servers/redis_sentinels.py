@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Self
 
 import redis
-from kubernetes_binaries import packaged_program
+from debian_packages import packaged_program
 from patience import patient
 from redis_server import RedisServer
 from server_process import ServerProcess, free_port

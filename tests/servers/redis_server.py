@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import redis
-from kubernetes_binaries import packaged_program
+from debian_packages import packaged_program
 from patience import patient
 from server_process import ServerProcess, free_port
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "servers"))
 
-from kubernetes_binaries import PackagesMissing, install_packages
+from debian_packages import PackagesMissing, install_packages
 
 PROGRAMS = {
     "slurmctld": "slurmctld",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import redis
 from cluster_keys import Authority
-from kubernetes_binaries import packaged_program
+from debian_packages import packaged_program
 from lossy_line import Loss, LossyLine
 from redis.crc import key_slot
 from redis_server import READY_S_MAX, RedisServer

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from apiserver import ApiServer, Refused
+from kubernetes_binaries import kubernetes_program
 from patience import patient
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -49,7 +50,7 @@ def until_may(cluster: ApiServer, token: str, *asks: Ask) -> None:
 
 
 def kubectl(cluster: ApiServer, *arguments: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
-    command = ["kubectl", "--kubeconfig", str(cluster.admin_kubeconfig()), *arguments]
+    command = [str(kubernetes_program("kubectl")), "--kubeconfig", str(cluster.admin_kubeconfig()), *arguments]
     return subprocess.run(command, input=given, capture_output=True, text=True, timeout=patient(30))
 
 

@@ -22,6 +22,7 @@ import msgspec
 import yaml
 from apiserver import ApiServer, ApiServerSettings
 from helm_python import Chart
+from kubernetes_binaries import kubernetes_program
 from patience import patient
 from server_process import ServerProcess
 
@@ -192,15 +193,15 @@ class Installation:
         return [each for each in lines if each["verb"] == verb and each["objectRef"]["resource"] == resource]
 
     def _install_chart(self) -> None:
-        """What the chart makes, but for what this old API server does not know; no release is recorded."""
+        """What the chart makes, but for the pods of its test; no release is recorded."""
         with Chart.load(CHART) as chart:
             texts = chart.render({"viewer": {"namespaces": [TEAM]}}, name="holdfast", namespace=HOLDFAST)
         made = [
             each for name, text in texts.items() if name.endswith(".yaml") for each in yaml.safe_load_all(text)
         ]
-        wanted = [each for each in made if each and each["kind"] not in ("PodDisruptionBudget", "Pod")]
+        wanted = [each for each in made if each and each["kind"] != "Pod"]
         ended = subprocess.run(
-            ["kubectl", "create", "--validate=false", "-f", "-"],
+            [kubernetes_program("kubectl"), "create", "-f", "-"],
             env={**os.environ, "KUBECONFIG": str(self.server.admin_kubeconfig())},
             input=json.dumps({"apiVersion": "v1", "kind": "List", "items": wanted}),
             capture_output=True,
@@ -234,17 +235,14 @@ class Installation:
         }
         merge = "application/merge-patch+json"
         self.server.call("PATCH", f"{core}/pods/{POD}/status", {"status": status}, content=merge)
-        address = {"ip": self.address, "targetRef": {"kind": "Pod", "namespace": HOLDFAST, "name": POD}}
-        endpoints = {
-            "metadata": {"name": "holdfast-watchdog"},
-            "subsets": [{"addresses": [address], "ports": [{"name": "http", "port": self.port}]}],
-        }
-        self.server.call("POST", f"{core}/endpoints", endpoints)
+        port = {"name": "http", "port": self.port}
+        self.server.new_endpoints(HOLDFAST, "holdfast-watchdog", self.address, port, pod=POD)
 
     def _write_plugins(self) -> None:
-        """The installed scripts, whether or not they have been installed."""
+        """The installed scripts, whether or not they have been installed; and kubectl."""
         folder = self.folder / "bin"
         folder.mkdir()
+        (folder / "kubectl").symlink_to(kubernetes_program("kubectl"))
         for name, line in PLUGINS.items():
             script = folder / name
             script.write_text(f"#!{sys.executable}\n{line}\nif __name__ == '__main__':\n    main()\n")
