@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,7 +24,8 @@ import cluster_images
 import cluster_packages
 import machine
 from apiserver import ADMIN_TOKEN, ApiServer, ApiServerSettings
-from kubernetes_binaries import cache_folder, kubernetes_program
+from debian_packages import cache_folder
+from kubernetes_binaries import CONTAINERD, NEWEST, kubernetes_program
 from node_files import DNS_ADDRESS, POD_RANGE, NodeAddress
 from nodes import Node
 from patience import patient
@@ -35,7 +37,6 @@ POLL_S = 0.2
 WITHIN_S = patient(180.0)
 KUBECTL_S_MAX = WITHIN_S + 20.0
 FETCH_S_MAX = patient(10.0)
-PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl")
 
 
 class Cluster:
@@ -106,13 +107,11 @@ class Cluster:
             list(pool.map(lambda node: node.load(archive), self.nodes.values()))
 
     def new_namespace(self, prefix: str = "test") -> str:
-        """A namespace in which pods can be created: its service account has its token."""
+        """A namespace in which pods can be created: it has its service account and the API server's authority."""
         name = self._server.new_namespace(prefix)
-        path = f"/api/v1/namespaces/{name}/serviceaccounts"
-        self.wait(
-            f"a token in {name}",
-            lambda: any("secrets" in each for each in self._server.call("GET", path)["items"]),
-        )
+        for part in ("serviceaccounts/default", "configmaps/kube-root-ca.crt"):
+            path = f"/api/v1/namespaces/{name}/{part}"
+            self.wait(path, partial(self._server.has, path))
         return name
 
     def wait(self, what: str, is_so: Callable[[], Any], within_s: float = WITHIN_S) -> None:
@@ -151,8 +150,9 @@ class Cluster:
 
     def _get_programs(self) -> None:
         cluster_packages.install()
-        for program in PROGRAMS:
-            kubernetes_program(program)
+        for release in (NEWEST, CONTAINERD):
+            for program in release.programs:
+                release.program(program)
 
     def _claim(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -212,14 +212,10 @@ class Cluster:
         self._server.others.append(names)
         names.start()
         # No selector: the address is this machine's, where the program above listens.
-        ports = [{"name": "dns", "protocol": "UDP", "port": 53}]
-        for kind, detail in (
-            ("Service", {"spec": {"clusterIP": DNS_ADDRESS, "ports": [{**ports[0], "targetPort": port}]}}),
-            (
-                "Endpoints",
-                {"subsets": [{"addresses": [{"ip": bridge.ADDRESS}], "ports": [{**ports[0], "port": port}]}]},
-            ),
-        ):
-            manifest = {"apiVersion": "v1", "kind": kind, "metadata": {"name": "kube-dns"}, **detail}
-            path = f"/api/v1/namespaces/kube-system/{kind.lower().removesuffix('s')}s"
-            self._server.call("POST", path, manifest)
+        dns = {"name": "dns", "protocol": "UDP", "port": 53}
+        manifest = {
+            "metadata": {"name": "kube-dns"},
+            "spec": {"clusterIP": DNS_ADDRESS, "ports": [{**dns, "targetPort": port}]},
+        }
+        self._server.call("POST", "/api/v1/namespaces/kube-system/services", manifest)
+        self._server.new_endpoints("kube-system", "kube-dns", bridge.ADDRESS, {**dns, "port": port})

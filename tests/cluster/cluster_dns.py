@@ -39,19 +39,22 @@ class Services:
         if labels[-3:] != DOMAIN or len(labels) not in (5, 6):
             return None
         *hostname, service, namespace = labels[:-3]
-        found = self._get(namespace, "services", service)
+        found = self._get(f"/api/v1/namespaces/{namespace}/services/{service}")
         if found is None:
             return None
         if not hostname and found["spec"]["clusterIP"] != "None":
             return [found["spec"]["clusterIP"]]
-        endpoints = self._get(namespace, "endpoints", service) or {}
-        entries = [entry for subset in endpoints.get("subsets") or () for entry in subset.get("addresses") or ()]
+        slices = self._get(
+            f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
+            f"?labelSelector=kubernetes.io/service-name={service}"
+        )
+        entries = [entry for each in slices["items"] for entry in each.get("endpoints") or ()]
+        ready = [entry for entry in entries if entry.get("conditions", {}).get("ready", True)]
         if hostname:
-            entries = [entry for entry in entries if entry.get("hostname") == hostname[0]]
-        return [entry["ip"] for entry in entries] or None
+            ready = [entry for entry in ready if entry.get("hostname") == hostname[0]]
+        return [address for entry in ready for address in entry["addresses"]] or None
 
-    def _get(self, namespace: str, kind: str, name: str) -> Any:
-        path = f"/api/v1/namespaces/{namespace}/{kind}/{name}"
+    def _get(self, path: str) -> Any:
         asked, answer = self.known.get(path, (-KEEP_S, None))
         if time.monotonic() - asked < KEEP_S:
             return answer

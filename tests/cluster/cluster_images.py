@@ -13,8 +13,9 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from kubernetes_binaries import CONTAINERD
 from machine import Machine
-from node_files import CONTAINERD, CONTAINERD_SOCKET, PAUSE_IMAGE
+from node_files import CONTAINERD_CONFIG, CONTAINERD_SOCKET, PAUSE_IMAGE
 from patience import patient
 
 READY_S_MAX = patient(20.0)
@@ -78,17 +79,24 @@ def program_files(name: str) -> dict[str, Path | str]:
 
 def start_containerd(machine: Machine) -> None:
     config = machine.folder / "containerd.toml"
-    config.write_text(CONTAINERD)
-    process = machine.spawn("containerd", "containerd", "--config", "/srv/containerd.toml")
+    config.write_text(CONTAINERD_CONFIG)
+    program = CONTAINERD.program("containerd")
+    # It looks for the program that keeps a pod on PATH, where one of another version may lie.
+    path = f"PATH={program.parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    process = machine.spawn("containerd", "env", path, program, "--config", "/srv/containerd.toml")
 
     def answers() -> bool:
         try:
-            machine.run("ctr", "--address", CONTAINERD_SOCKET, "--connect-timeout", "1s", "version", timeout_s=5)
+            machine.run(*_ctr(), "--connect-timeout", "1s", "version", timeout_s=5)
         except (RuntimeError, subprocess.TimeoutExpired):
             return False
         return True
 
     process.wait_until(answers, READY_S_MAX)
+
+
+def _ctr() -> tuple[str | Path, ...]:
+    return (CONTAINERD.program("ctr"), "--address", CONTAINERD_SOCKET)
 
 
 def load(machine: Machine, archive: Path) -> None:
@@ -97,7 +105,7 @@ def load(machine: Machine, archive: Path) -> None:
     While it is unpacked, containerd may collect a layer that it shares with the image it replaces: it is imported
     once more then.
     """
-    command = ("ctr", "--address", CONTAINERD_SOCKET, "-n", "k8s.io", "images", "import", archive)
+    command = (*_ctr(), "-n", "k8s.io", "images", "import", archive)
     try:
         machine.run(*command, timeout_s=IMPORT_S_MAX)
     except RuntimeError as error:
@@ -113,7 +121,8 @@ def template(folder: Path, archives: Sequence[Path]) -> Path:
     """
     stamp, root = folder / "made-of.json", folder / "containerd"
     has = json.loads(stamp.read_text()) if stamp.exists() else {}
-    if has.pop("config", None) != CONTAINERD:
+    made_by = f"{CONTAINERD.version}\n{CONTAINERD_CONFIG}"
+    if has.pop("containerd", None) != made_by:
         shutil.rmtree(folder, ignore_errors=True)
         has = {}
     wanted = {str(each): _digest(each) for each in archives}
@@ -121,7 +130,7 @@ def template(folder: Path, archives: Sequence[Path]) -> Path:
     if changed:
         stamp.unlink(missing_ok=True)  # a template that is half made has none
         _import_into(folder, [Path(each) for each in changed])
-        stamp.write_text(json.dumps({"config": CONTAINERD, **has, **wanted}))
+        stamp.write_text(json.dumps({"containerd": made_by, **has, **wanted}))
     return root
 
 

@@ -4,10 +4,9 @@ import os
 import shutil
 from pathlib import Path
 
-from kubernetes_binaries import PackagesMissing, install_packages
+from debian_packages import PackagesMissing, install_packages
 
 PROGRAMS = {
-    "containerd": "containerd",
     "runc": "runc",
     "ip": "iproute2",
     "iptables": "iptables",

@@ -3,9 +3,10 @@ from contextlib import suppress
 
 import cluster_packages
 import pytest
-from cluster import PROGRAMS, Cluster
+from cluster import Cluster
+from debian_packages import ProgramMissing
 from holdfast_images import BuildFailed, holdfast_archives
-from kubernetes_binaries import ProgramMissing, kubernetes_program
+from kubernetes_binaries import CONTAINERD, NEWEST
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -13,8 +14,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if any("cluster" in getattr(item, "fixturenames", ()) for item in session.items):
         with suppress(ProgramMissing, BuildFailed):  # said again to each test that needs it
             cluster_packages.install()
-            for program in PROGRAMS:
-                kubernetes_program(program)
+            for release in (NEWEST, CONTAINERD):
+                for program in release.programs:
+                    release.program(program)
             holdfast_archives()
 
 

@@ -13,20 +13,21 @@ CNI_FOLDER = "/srv/cni"
 DNS_ADDRESS = "10.96.0.10"
 POD_RANGE = "10.244.0.0/16"
 
-CONTAINERD = f"""version = 2
+CONTAINERD_CONFIG = f"""version = 3
 root = "/srv/containerd"
 state = "/run/containerd"
 disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper",
   "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.aufs", "io.containerd.internal.v1.opt"]
 [grpc]
   address = "{CONTAINERD_SOCKET}"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{PAUSE_IMAGE}"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "{PAUSE_IMAGE}"
+[plugins."io.containerd.cri.v1.runtime"]
   # runc may not lower a score where CAP_SYS_RESOURCE is missing; it then ends with "can't get final child's PID".
   restrict_oom_score_adj = true
   netns_mounts_under_state_dir = true
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "/usr/lib/cni"
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["/usr/lib/cni"]
     conf_dir = "{CNI_FOLDER}"
 """
 
@@ -61,6 +62,7 @@ def kubelet_config(authority: Path, cgroup: str) -> str:
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/{cgroup}",
             "enforceNodeAllocatable": [],
+            "failCgroupV1": False,  # where this machine has that version, else it changes nothing
             "failSwapOn": False,
             "clusterDNS": [DNS_ADDRESS],
             "clusterDomain": "cluster.local",

@@ -61,7 +61,7 @@ class Node:
             "kubelet",
             kubernetes_program("kubelet"),
             *("--config=/srv/kubelet.json", f"--kubeconfig={config}", "--root-dir=/var/lib/kubelet"),
-            *("--container-runtime=remote", f"--container-runtime-endpoint=unix://{CONTAINERD_SOCKET}"),
+            f"--container-runtime-endpoint=unix://{CONTAINERD_SOCKET}",
             *(f"--node-ip={self.address.address}", f"--hostname-override={self.name}"),
             *("--volume-plugin-dir=/srv/volume-plugins", "--cert-dir=/srv/kubelet-keys"),
         )
