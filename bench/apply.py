@@ -26,10 +26,9 @@ from cluster import Cluster  # noqa: E402  from the tests' folder, which is on t
 from helmchart import HelmChart  # noqa: E402
 from holdfast_images import holdfast_archives  # noqa: E402
 from installation import NAMESPACE, values  # noqa: E402
-from live_job import LiveJob  # noqa: E402
+from live_job import LiveJob, apply_example  # noqa: E402
 from shared_volume import SharedVolume  # noqa: E402
 
-EXAMPLE: Final = Path(__file__).parents[1] / "examples" / "bytes" / "cluster.yaml"
 LIMIT_S: Final = 30.0
 PATIENCE_S: Final = 300.0
 LOOK_S: Final = 0.05
@@ -52,7 +51,7 @@ def first_step_s(cluster: Cluster) -> tuple[float, float]:
     volume.make()
     job = LiveJob(cluster, "bytes", volume.folder / "bytes.losses")
     began = time.monotonic()
-    job.kubectl("apply", "-f", str(EXAMPLE))
+    apply_example(job)
     while not job.trained():
         if time.monotonic() - began > PATIENCE_S:
             raise SystemExit(job.describe())

@@ -11,12 +11,12 @@ node NotReady after 8 s, where Kubernetes' default is 40 s or more.
 import argparse
 from typing import Final
 
-from apply import EXAMPLE, installed  # puts the tests' folders on the path: first
+from apply import installed  # puts the tests' folders on the path: first
 from figure import Figure, measured, publish
 
 from cluster import Cluster  # isort: skip  from the tests' folder
 from installation import Installation  # isort: skip
-from live_job import LiveJob  # isort: skip
+from live_job import LiveJob, apply_example  # isort: skip
 from losses import (  # isort: skip
     HEALED_WITHIN_S,
     LEADERS_WITHIN_S,
@@ -65,7 +65,7 @@ def main() -> None:
         volume = SharedVolume(cluster, "default/bytes-checkpoints")
         volume.make()
         job = LiveJob(cluster, "bytes", volume.folder / "bytes.losses")
-        job.kubectl("apply", "-f", str(EXAMPLE))
+        apply_example(job)
         job.wait("a spare and two members that train", lambda: has_spare(job) and job.trained(), STARTS_WITHIN_S)
         publish("failover", losses(cluster, job, given.rounds))
 

@@ -3,7 +3,7 @@
 #
 #   images/build.sh [--base IMAGE] [--tag TAG] [--prefix holdfast/] [--builder buildah|docker] [TARGET...] [-- OPTION...]
 #
-# TARGET: operator watchdog agent console launcher example-trainer; all of them when none is named. What follows -- goes to
+# TARGET: operator watchdog agent console launcher example-trainer; all of them when none is named; or example-script. What follows -- goes to
 # the builder as it is (--build-arg, --volume, ...). Give --base as NAME@sha256:... to pin it by its digest.
 set -euo pipefail
 

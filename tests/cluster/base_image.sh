@@ -1,18 +1,21 @@
 #!/usr/bin/env bash
 # Makes the image that images/Dockerfile begins from, for a machine without a registry.
 #
-#   base_image.sh make [NAME]   debootstrap Debian 12 with its Python 3.11, keep it in buildah's store under NAME
+#   base_image.sh make          debootstrap this machine's Debian with its Python, keep it in buildah's store
+#   base_image.sh name          the name that it has there
 #   base_image.sh options       options for images/build.sh that let a build reach packages as this machine does
 #
+# It is the release of this machine, for the pods of tests mount packages that are installed here, and so need its Python.
 # The image has python3 and pip where Debian has them, not where python's own image has them; the Dockerfile does not
 # care. Nothing of this machine's configuration is copied in: `options` mounts it while a build runs. Needs root.
 # One minute the first time; the packed tree is kept in the cache, outside the checkout.
 set -euo pipefail
 
-name=${2:-docker.io/library/python:3.11-slim-bookworm}
+release=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
+name=localhost/holdfast-test-python:$release
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/holdfast
 packages=python3,python3-pip,ca-certificates
-archive=$cache/base-bookworm-$(echo "$packages" | sha256sum | head -c 12).tar
+archive=$cache/base-$release-$(echo "$packages" | sha256sum | head -c 12).tar
 
 install_tools() {
   local missing=()
@@ -27,13 +30,13 @@ install_tools() {
 # The mirror this machine installs from.
 mirror() {
   sed -n 's/^URIs: *//p' /etc/apt/sources.list.d/debian.sources 2>/dev/null | head -1 | grep . \
-    || sed -n 's/^deb \(\[[^]]*\] \)\?\([^ ]*\) bookworm .*/\2/p' /etc/apt/sources.list | head -1
+    || sed -n "s/^deb \(\[[^]]*\] \)\?\([^ ]*\) $release .*/\2/p" /etc/apt/sources.list | head -1
 }
 
 pack() {
   local root
   root=$(mktemp -d)
-  debootstrap --variant=minbase "--include=$packages" bookworm "$root" "$(mirror)" >&2
+  debootstrap --variant=minbase "--include=$packages" "$release" "$root" "$(mirror)" >&2
   rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/var/log/* "$root"/etc/resolv.conf "$root"/etc/hostname
   find "$root/usr/share/doc" "$root/usr/share/man" "$root/usr/share/locale" "$root/usr/share/info" -mindepth 1 -delete
   find "$root" -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -83,6 +86,7 @@ folders_in() {
 
 case ${1:-} in
   make) make_image ;;
+  name) echo "$name" ;;
   options) options ;;
-  *) sed -n '4,6p' "$0" >&2; exit 2 ;;
+  *) sed -n '4,7p' "$0" >&2; exit 2 ;;
 esac

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import cluster_packages
 from cluster_images import program_files, write_archive
-from kubernetes_binaries import cache_folder, packaged_program
+from debian_packages import cache_folder, packaged_program
 from parts import PARTS
 from patience import patient
 
@@ -32,8 +32,10 @@ MADE_FROM: Mapping[str, Sequence[str]] = {
     "watchdog": CODE,
     "agent": CODE,
     "launcher": (*CODE, "images/launch", "images/install"),
-    "example-trainer": ("examples/bytes/train.py",),
+    "example-script": ("examples/bytes/train.py",),
 }
+# The example's image is that without torch, which its pods mount (mounted_torch.py), under the example's name.
+CALLED = {"example-script": "example-trainer"}
 ALWAYS = ("images/Dockerfile", "images/requirements.py", "constraints.txt", "tests/cluster/base_image.sh")
 
 
@@ -65,7 +67,8 @@ def _built(folder: Path) -> list[Path]:
     if missing:
         _run(BASE_IMAGE, "make")
         options = _run(BASE_IMAGE, "options").split()
-        _run(ROOT / "images" / "build.sh", "--builder", "buildah", *missing, "--", *options)
+        base = _run(BASE_IMAGE, "name").strip()
+        _run(ROOT / "images" / "build.sh", "--builder", "buildah", "--base", base, *missing, "--", *options)
     for name in missing:
         _push(name, wanted[name])
         _forget_older(folder, name)
@@ -76,7 +79,7 @@ def _push(name: str, path: Path) -> None:
     """From buildah's store to an archive that says the full name."""
     unfinished = path.with_suffix(".new")
     unfinished.unlink(missing_ok=True)
-    whole = f"{REGISTRY}/{image(name)}"
+    whole = f"{REGISTRY}/{image(CALLED.get(name, name))}"
     _run("buildah", "push", "--quiet", f"localhost/{image(name)}", f"docker-archive:{unfinished}:{whole}")
     unfinished.rename(path)
 

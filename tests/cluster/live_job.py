@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
 from cluster import WITHIN_S, Cluster
 from kubernetes_binaries import kubernetes_program
+from mounted_torch import with_torch
 from patience import patient
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "bytes" / "cluster.yaml"
 NAMESPACE = "default"
 TRAININGJOBS = f"/apis/holdfast.dev/v1alpha1/namespaces/{NAMESPACE}/trainingjobs"
 COMMAND_S_MAX = patient(90.0)
@@ -26,6 +29,17 @@ class Trained:
     step: int
     loss: str
     round: int
+
+
+def example() -> list[dict[str, Any]]:
+    """The example as it is shipped, the job last; torch is mounted, for the tests' image of it has none."""
+    claim, job = yaml.safe_load_all(EXAMPLE.read_text())
+    return [claim, with_torch(job)]
+
+
+def apply_example(job: "LiveJob") -> None:
+    manifests = {"apiVersion": "v1", "kind": "List", "items": example()}
+    job.kubectl("apply", "-f", "-", given=json.dumps(manifests))
 
 
 class LiveJob:
