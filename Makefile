@@ -6,19 +6,26 @@ STAMP := $(VENV)/.installed
 RUN_STAMP := $(VENV)/.installed-for-a-run
 PIP_INSTALL := $(RUN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo run test check test-unit test-contract test-sim test-integration test-kubernetes test-cluster test-tenants test-judge test-browser test-slurm bench shape fuzz dist docs release release-check install clean
+.PHONY: demo run test test-again check test-unit test-contract test-sim test-integration test-kubernetes test-cluster test-tenants test-judge test-browser test-slurm test-lowest bench shape fuzz dist docs release release-check install clean
 
 demo: $(RUN_STAMP)
 	$(RUN)/holdfast demo $(ARGS)
 
-# Everything, layers side by side. Not after $(STAMP): Kubernetes, where it is missing, is built while that installs.
+# All that needs no root and no packages, in ten minutes, and a table of what that does not prove; FULL=1 proves that
+# too, as root. Not after $(STAMP): Kubernetes, where it is missing, is built while that installs.
 test:
-	$(PYTHON) tests/layers/layers.py all
+	$(PYTHON) tests/layers/layers.py $(if $(filter-out 0,$(FULL)),all,here)
+
+# Layers again and again, a whole run at a time, until RUNS are there: what failed, and what took long.
+# ARGS="--beside 2 integration" for some of them beside two busy loops
+RUNS ?= 5
+test-again: $(STAMP)
+	$(PYTHON) tests/layers/again.py --runs $(RUNS) $(ARGS)
 
 check: $(STAMP)
 	$(PYTHON) tests/layers/layers.py check
 
-test-unit test-contract test-sim test-kubernetes test-cluster test-tenants test-judge test-browser test-slurm: test-%: $(STAMP)
+test-unit test-contract test-sim test-kubernetes test-cluster test-tenants test-judge test-browser test-slurm test-lowest: test-%: $(STAMP)
 	$(PYTHON) tests/layers/layers.py $*
 
 test-integration: $(STAMP)

@@ -1,4 +1,4 @@
-"""What every layer has: it says where its time goes, and its limits hold on a slow machine."""
+"""What every layer has: what it says of its time and of tests left out, and limits that hold on a slow machine."""
 
 import gc
 import os
@@ -6,10 +6,11 @@ import tempfile
 
 import pytest
 from hypothesis import HealthCheck, settings
-from layer_times import pytest_addoption
-from layer_times import pytest_configure as watch_times
+from layer_times import add_options as add_times
+from layer_times import watch_times
+from needs import add_options as add_needs
+from needs import watch_needs
 from patience import stretch_limits
-from skipped_proofs import watch_proofs
 
 # The same examples in every run; and how long one takes says more of the machine than of what is tested.
 settings.register_profile(
@@ -17,7 +18,10 @@ settings.register_profile(
 )
 settings.load_profile("holdfast")
 
-__all__ = ["pytest_addoption"]
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_times(parser)
+    add_needs(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -27,8 +31,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "OMP_NUM_THREADS", "1"
     )  # torch's threads burn a core each while they wait for the others
     os.environ.setdefault("HOLDFAST_CONSOLE", "0")  # of runs on this machine: those that test it ask for it
+    watch_needs(config)
     watch_times(config)
-    watch_proofs(config)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

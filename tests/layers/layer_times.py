@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from needs import Needs, rows
 
 FOLDER = Path("build", "tests")  # below the root of the run
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -39,25 +40,38 @@ class Spent:
 
 
 @dataclass
+class TestRecord:
+    """How one test ended and what it took, its fixtures included."""
+
+    __test__ = False  # for pytest, which looks for tests by their names
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    failed: bool = False
+
+
+@dataclass
 class LayerTimes:
     """What a layer took. `cpu_s` is of all of it, also of imports, collection and servers that outlive a file.
 
-    `skipped` are tests that did not run, each of which has a promise to keep all the same; `run_again` are runs of
-    tests that failed and did not count, for the next one did.
+    `not_proved` are the tests that it left out, counted by reason, as needs.py has them.
     """
 
     layer: str
     wall_s: float = 0.0
     cpu_s: float = 0.0
     files: dict[str, Spent] = field(default_factory=dict)
-    skipped: int = 0
-    run_again: int = 0
+    tests: dict[str, TestRecord] = field(default_factory=dict)
+    not_proved: list[dict[str, Any]] = field(default_factory=list)
 
-    def add(self, file: str, *, wall_s: float, cpu_s: float, ends_test: bool) -> None:
-        spent = self.files.setdefault(file, Spent())
-        spent.wall_s += wall_s
-        spent.cpu_s += cpu_s
+    def add(self, test: str, *, wall_s: float, cpu_s: float, ends_test: bool, failed: bool = False) -> None:
+        """One report of a test, of which there are three: of its setup, itself, and what it tears down."""
+        record = self.tests.setdefault(test, TestRecord())
+        record.failed |= failed
+        spent = self.files.setdefault(test.split("::")[0], Spent())
         spent.tests += ends_test
+        for each in (record, spent):
+            each.wall_s += wall_s
+            each.cpu_s += cpu_s
 
     def slowest(self, count: int = SLOWEST) -> list[tuple[str, Spent]]:
         return sorted(self.files.items(), key=lambda each: -each[1].wall_s)[:count]
@@ -135,27 +149,38 @@ class TimesOfTests:
 class LayerReport:
     """Where the reports are read: adds them up, and shows and writes the sum."""
 
-    def __init__(self, layer: str, folder: Path):
+    def __init__(self, layer: str, folder: Path, needs: Needs):
         self.times = LayerTimes(layer)
         self._folder = folder
+        self._needs = needs
+        self._left_out: list[dict[str, Any]] = []
         self._started = time.perf_counter()
         self._of_workers_s = 0.0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        cpu = getattr(report, "cpu_s", 0.0)
-        file = report.nodeid.split("::")[0]
-        self.times.add(file, wall_s=report.duration, cpu_s=cpu, ends_test=report.when == "teardown")
-        self.times.skipped += report.skipped and not hasattr(report, "wasxfail")
-        self.times.run_again += report.outcome == "rerun"
+        self.times.add(
+            report.nodeid,
+            wall_s=report.duration,
+            cpu_s=getattr(report, "cpu_s", 0.0),
+            ends_test=report.when == "teardown",
+            failed=report.failed,
+        )
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.times.add(report.nodeid, wall_s=0.0, cpu_s=0.0, ends_test=False, failed=True)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        self._of_workers_s += getattr(node, "workeroutput", {}).get("cpu_s", 0.0)
+        said: Mapping[str, Any] = getattr(node, "workeroutput", {})
+        self._of_workers_s += said.get("cpu_s", 0.0)
+        self._left_out = said.get("not_proved", self._left_out)  # each has collected the same
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         self.times.wall_s = time.perf_counter() - self._started
         # A test process side by side may not have been waited for yet, so what it said itself counts.
         self.times.cpu_s = max(cpu_s(), time.process_time() + self._of_workers_s)
+        self.times.not_proved = rows(self._needs.counts) or self._left_out
         terminalreporter.section(f"where the time of {self.times.layer} goes")
         for line in self.times.table():
             terminalreporter.write_line(line)
@@ -163,24 +188,27 @@ class LayerReport:
         (self._folder / f"{self.times.layer}.json").write_text(json.dumps(self.times.to_json(), indent=1))
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def add_options(parser: pytest.Parser) -> None:
     parser.addoption("--layer", metavar="NAME", help="say at the end where the time went, as layer NAME")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    layer = config.getoption("--layer")
+def watch_times(config: pytest.Config) -> None:
+    """Of a run of a layer; after watch_needs, whose counts it writes down."""
+    layer: str | None = config.getoption("--layer")
     if layer is None:
         return
     config.pluginmanager.register(TimesOfTests(), "times-of-tests")
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(LayerReport(layer, config.rootpath / FOLDER), "layer-report")
+        needs: Needs = config.pluginmanager.getplugin("needs")
+        config.pluginmanager.register(LayerReport(layer, config.rootpath / FOLDER, needs), "layer-report")
 
 
 def read(path: Path) -> LayerTimes:
     """What `LAYER.json` holds. Raises OSError, ValueError."""
     found: Mapping[str, Any] = json.loads(path.read_text())
     files = {file: Spent(**spent) for file, spent in found["files"].items()}
-    return LayerTimes(found["layer"], found["wall_s"], found["cpu_s"], files, found["skipped"], found["run_again"])
+    tests = {test: TestRecord(**record) for test, record in found["tests"].items()}
+    return LayerTimes(found["layer"], found["wall_s"], found["cpu_s"], files, tests, found["not_proved"])
 
 
 if __name__ == "__main__":

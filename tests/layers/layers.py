@@ -1,15 +1,16 @@
 """Runs the layers of the tests, side by side where they mostly wait, and says where the time went.
 
     python tests/layers/layers.py check       what `make check` runs
-    python tests/layers/layers.py all         what `make test` runs
-    python tests/layers/layers.py unit sim    these layers; `unit` is a few of them
+    python tests/layers/layers.py here        what `make test` runs: all that needs nobody's rights and ten minutes
+    python tests/layers/layers.py all         what `make test FULL=1` runs: everything, as root
+    python tests/layers/layers.py unit sim    these layers, whole; `unit` is a few of them
 
 What a layer prints is kept in build/tests/LAYER.txt and shown whole when it has ended, so that nothing is mixed;
-once a minute a line says what still runs. The end is one table: seconds by the clock, seconds of processors (of a
-layer's processes and those that they waited for, not of containers), the share of waiting, and how many tests were
-skipped or run again. It fails when a layer failed. One that needs a failed one is not started; the others run all
-the same, so that one run says all that is wrong. After Ctrl-C the layers are interrupted and end in order; a
-second one kills them.
+once a minute a line says what still runs. The end is a table: seconds by the clock, seconds of processors (of a
+layer's processes and those that they waited for, not of containers), the share of waiting; and one of what was not
+proved: which tests of which layer, how many, why, and the command that would. It fails when a layer failed. One
+that needs a failed one is not started; the others run all the same, so that one run says all that is wrong. After
+Ctrl-C the layers are interrupted and end in order; a second one kills them.
 
 Only Python's own library is used: it runs before anything is installed, so that Kubernetes is built meanwhile.
 """
@@ -22,8 +23,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 OUTPUT = ROOT / "build" / "tests"
@@ -31,6 +33,7 @@ BIN = ROOT / ".venv" / "bin"
 POLL_S = 0.1
 SAYS_WHAT_RUNS_EVERY_S = 60.0
 ENDS_WITHIN_S = 60.0  # after an interruption: servers are stopped, namespaces unmounted
+WHOLE_RUN = "make test FULL=1"
 SIDE_BY_SIDE = 3  # layers; each waits about half of its time, and there are two cores at least
 
 
@@ -43,24 +46,37 @@ class Layer:
     needs: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     is_background: bool = False  # takes no place of another layer, and gives way to all
+    not_here: str = ""  # why an ordinary run leaves it out: what it needs
+
+    def here(self) -> "Layer":
+        """As an ordinary run has it: pytest leaves out, and counts, what this machine lacks, or all of it."""
+        if self.command[0] != PYTEST:
+            return self
+        how = ("--leave-out", self.not_here) if self.not_here else ("--here",)
+        return replace(self, command=(*self.command, *how), needs=(INSTALL.name,) if self.not_here else self.needs)
 
 
-# On two cores, beside two other layers, a test of real processes can miss a limit that is not what it is about. It
-# runs once more, whole; the third such test of a layer fails at once.
-AGAIN = ("--reruns", "1", "--max-suite-reruns", "2", "--rerun-show-tracebacks")
+PYTEST = str(BIN / "pytest")
 
 
 def pytest_layer(
-    name: str, *flags: str, folder: str = "", needs: Sequence[str] = (), after: Sequence[str] | None = None
+    name: str,
+    *flags: str,
+    folder: str = "",
+    needs: Sequence[str] = (),
+    after: Sequence[str] | None = None,
+    not_here: str = "",
 ) -> Layer:
     """Begins after the quick checks, for these say most in the least time, unless `after` says otherwise."""
-    command = (str(BIN / "pytest"), "--layer", name, *flags, f"tests/{folder or name}")
-    return Layer(name, command, (INSTALL.name, *needs), QUICK if after is None else tuple(after))
+    command = (PYTEST, "--layer", name, *flags, f"tests/{folder or name}")
+    return Layer(
+        name, command, (INSTALL.name, *needs), QUICK if after is None else tuple(after), not_here=not_here
+    )
 
 
 def unit_layer(name: str, *folders: str) -> Layer:
     """These of tests/unit, in one process: it collects and imports no others, and what they share is made once."""
-    command = (str(BIN / "pytest"), "--layer", name, *(f"tests/unit/{folder}" for folder in folders))
+    command = (PYTEST, "--layer", name, *(f"tests/unit/{folder}" for folder in folders))
     return Layer(name, command, (INSTALL.name,))
 
 
@@ -110,28 +126,45 @@ FUZZ = Layer(
     (INSTALL.name,),
     QUICK,
 )
+KUBERNETES = "needs Kubernetes, which is built for minutes, and etcd of Debian's packages"
+ROOT_AND_KUBERNETES = f"{KUBERNETES}, and root"
+# The lowest versions of all that is installed, in an environment of its own: minutes, and gigabytes for a while.
+LOWEST = Layer(
+    "lowest",
+    (sys.executable, "tests/versions/lowest.py"),
+    (INSTALL.name,),
+    QUICK,
+    not_here="downloads the oldest torch that is supported: gigabytes",
+)
 # A file stays in one process, for its tests share servers. Files keep their order: else those with few tests come
 # last, which are the long ones, and one process ends long after the other.
 BY_FILE = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
 # In the order in which they start where there is a place: those that take longest first.
 WHOLE = (
     # One story: what comes after a failure says nothing. It takes longest, and mostly waits: it begins at once.
-    pytest_layer("cluster", "-x", "--durations=12", needs=(BUILD.name, IMAGES.name), after=()),
-    pytest_layer("kubernetes", "-m", "kubernetes", *AGAIN, folder="integration", needs=(BUILD.name,)),
-    pytest_layer("integration", "-m", "not kubernetes", *BY_FILE, *AGAIN),
-    pytest_layer("tenants", *AGAIN, needs=(BUILD.name,)),
+    pytest_layer(
+        "cluster", "-x", "--durations=12", needs=(BUILD.name, IMAGES.name), after=(), not_here=ROOT_AND_KUBERNETES
+    ),
+    pytest_layer("kubernetes", "-m", "kubernetes", folder="integration", needs=(BUILD.name,), not_here=KUBERNETES),
+    pytest_layer("integration", "-m", "not kubernetes", *BY_FILE),
+    pytest_layer("tenants", needs=(BUILD.name,), not_here=KUBERNETES),
+    LOWEST,
     pytest_layer("sim"),
     pytest_layer("contract", needs=(MLFLOW.name,)),
     pytest_layer("judge", needs=(JUDGE.name,)),
-    pytest_layer("browser", *AGAIN, needs=(CHROMIUM.name,)),
-    pytest_layer("slurm", *AGAIN, needs=(SLURM.name,)),
+    pytest_layer("browser", needs=(CHROMIUM.name,), not_here="needs root, and a browser of Debian's packages"),
+    pytest_layer("slurm", needs=(SLURM.name,), not_here="needs root, and Slurm of Debian's packages"),
     FUZZ,
 )
-LAYERS = {layer.name: layer for layer in (*CHECK, BUILD, IMAGES, JUDGE, CHROMIUM, SLURM, MLFLOW, *WHOLE)}
+SETUP = (BUILD, IMAGES, JUDGE, CHROMIUM, SLURM, MLFLOW)
+LAYERS = {layer.name: layer for layer in (*CHECK, *SETUP, *WHOLE)}
+ALL, HERE = "all", "here"
+# What pip installs needs no rights; what else has to be set up is for layers that an ordinary run leaves out.
 GROUPS = {
     "check": CHECK,
     "unit": UNIT,
-    "all": (BUILD, *CHECK, IMAGES, JUDGE, CHROMIUM, SLURM, MLFLOW, *WHOLE),
+    HERE: (*CHECK, JUDGE, MLFLOW, *(layer.here() for layer in WHOLE if layer is not LOWEST)),
+    ALL: (BUILD, *CHECK, *(layer for layer in SETUP if layer is not BUILD), *WHOLE),
 }
 
 
@@ -171,18 +204,17 @@ class Running:
             self.layer.name,
             code,
             took_s,
-            max(usage.ru_utime + usage.ru_stime, self._noted("cpu_s")),
-            int(self._noted("skipped")),
-            int(self._noted("run_again")),
+            max(usage.ru_utime + usage.ru_stime, self._noted("cpu_s", 0.0)),
+            tuple(NotProved(self.layer.name, **each) for each in self._noted("not_proved", ())),
         )
 
-    def _noted(self, what: str) -> float:
+    def _noted(self, what: str, otherwise: Any) -> Any:
         """What the layer itself noted: of the processors, children that nobody waited for are in it."""
         noted = self.output.with_suffix(".json")
         try:
-            return float(json.loads(noted.read_text())[what])
+            return json.loads(noted.read_text())[what]
         except (OSError, ValueError, LookupError):
-            return 0.0
+            return otherwise
 
     def send(self, which: signal.Signals) -> None:
         with suppress(ProcessLookupError):
@@ -190,24 +222,31 @@ class Running:
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a layer ended: its exit status, or minus the signal that ended it.
+class NotProved:
+    """Tests of a layer that did not run, why, and the command that runs them."""
 
-    And how many of its tests were skipped, or run again.
-    """
+    layer: str
+    tests: int
+    reason: str
+    proved_by: str
+
+    def row(self) -> str:
+        return f"{self.tests:6}  {self.layer:12} {self.proved_by:26} {self.reason}"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a layer ended: its exit status, or minus the signal that ended it; and what it left out."""
 
     name: str
     code: int
     wall_s: float
     cpu_s: float
-    skipped: int = 0
-    run_again: int = 0
+    not_proved: tuple[NotProved, ...] = ()
 
     def row(self) -> str:
         waiting = max(0.0, 1.0 - self.cpu_s / self.wall_s) if self.wall_s else 0.0
         how = "passed" if self.code == 0 else f"FAILED ({self.code})"
-        how += f", {self.skipped} SKIPPED" if self.skipped else ""
-        how += f", {self.run_again} RUN AGAIN" if self.run_again else ""
         return f"{self.wall_s:9.1f} {self.cpu_s:8.1f} {waiting:8.0%}  {self.name}: {how}"
 
 
@@ -265,8 +304,13 @@ def run(
     interruptions: Interruptions,
     output: Path = OUTPUT,
     say: Callable[[str], None] = print,
+    without: Sequence[Layer] = (),
+    note: Callable[[Ended], None] = lambda ended: None,
 ) -> int:
-    """Run them. Returns 0 when all passed, 1 when one failed, 130 when interrupted."""
+    """Run them, and say what was not proved, all of the layers `without` whom it runs included.
+
+    `note` is called as each ends. Returns 0 when all passed, 1 when one failed, 130 when interrupted.
+    """
     output.mkdir(parents=True, exist_ok=True)
     plan, running, ended = Plan(layers), list[Running](), list[Ended]()
     started = said = time.monotonic()
@@ -282,6 +326,7 @@ def run(
                 running.remove(each)
                 ended.append(how)
                 plan.note(how)
+                note(how)
                 show(each, how, say)
         if time.monotonic() - said > SAYS_WHAT_RUNS_EVERY_S:
             said = time.monotonic()
@@ -292,6 +337,8 @@ def run(
             say(f"interrupted: {each.layer.name}; what it said is in {each.output}")
         return 130
     for line in table(ended, time.monotonic() - started):
+        say(line)
+    for line in not_proved(ended, without):
         say(line)
     for name in plan.left_out:
         say(f"not run, for what it needs failed: {name}")
@@ -310,6 +357,20 @@ def table(ended: Sequence[Ended], wall_s: float) -> Iterator[str]:
     for each in sorted(ended, key=lambda each: -each.wall_s):
         yield each.row()
     yield f"{wall_s:9.1f} {sum(each.cpu_s for each in ended):8.1f} {'':8}  all, on {os.cpu_count()} cores"
+
+
+def not_proved(ended: Sequence[Ended], without: Sequence[Layer]) -> Iterator[str]:
+    """What layers left out, the most first, a layer that is not there at all among it."""
+    found = [each for one in ended for each in one.not_proved]
+    found += [NotProved(each.name, 1, each.not_here, f"make test-{each.name}") for each in without]
+    if not found:
+        return
+    yield ""
+    yield "not proved on this machine by this run:"
+    yield f"{'tests':>6}  {'of layer':12} {'proved by':26} why not here"
+    for each in sorted(found, key=lambda each: (-each.tests, each.layer, each.reason)):
+        yield each.row()
+    yield f"{sum(each.tests for each in found):6}  in all"
 
 
 def end(running: Sequence[Running], interruptions: Interruptions) -> None:
@@ -337,10 +398,15 @@ def chosen(words: Sequence[str], known: Mapping[str, Layer] = LAYERS) -> tuple[L
 
 if __name__ == "__main__":
     sys.stdout.reconfigure(line_buffering=True)
+    words = sys.argv[1:] or ["check"]
     try:
-        asked = chosen(sys.argv[1:] or ["check"])
+        asked = chosen(words)
     except ValueError as error:
         sys.exit(str(error))
+    if ALL in words and os.geteuid() != 0:
+        sys.exit(
+            f"{WHOLE_RUN} makes nodes of namespaces and installs packages: run it as root, or make test without"
+        )
     heard = Interruptions()
     heard.listen()
-    sys.exit(run(asked, heard))
+    sys.exit(run(asked, heard, without=(LOWEST,) if HERE in words else ()))

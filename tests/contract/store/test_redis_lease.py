@@ -15,6 +15,8 @@ from holdfast.watchdog.store.redis import RedisLease, RedisStore
 from holdfast.watchdog.store.redislink import RedisLink
 from holdfast.watchdog.store.store import START, Fence
 
+pytestmark = pytest.mark.needs("redis")
+
 LOCK = "holdfast:{watchdog}:lock"
 TTL_S = 30.0  # longer than a test: what expires is made to
 

@@ -16,6 +16,8 @@ from holdfast.watchdog.store.redis import RedisLease, RedisStore
 from holdfast.watchdog.store.redislink import RedisLink
 from holdfast.watchdog.store.store import START
 
+pytestmark = pytest.mark.needs("redis")
+
 JOB = "research/gpt"
 T = TypeVar("T")
 

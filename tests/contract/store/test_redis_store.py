@@ -23,6 +23,8 @@ from holdfast.watchdog.store.redis import RedisLease, RedisStore
 from holdfast.watchdog.store.redislink import TIMEOUT_S, RedisLink
 from holdfast.watchdog.store.store import START, Fence, Snapshot
 
+pytestmark = pytest.mark.needs("redis")
+
 JOB = "research/gpt"
 PREFIX = "holdfast:{watchdog}:"
 

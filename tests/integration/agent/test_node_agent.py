@@ -133,6 +133,7 @@ def has_ranks(report: NodeReport) -> bool:
     return bool(report.ranks)
 
 
+@pytest.mark.needs("cgroups")
 async def test_each_job_on_the_node_gets_its_own_ranks_over_its_own_connection(
     watchdog: FakeWatchdog, pods: Path, flags: tuple[str, ...]
 ) -> None:
@@ -153,6 +154,7 @@ async def test_each_job_on_the_node_gets_its_own_ranks_over_its_own_connection(
     assert a.boot != b.boot
 
 
+@pytest.mark.needs("cgroups")
 async def test_a_pod_that_comes_later_is_found_and_one_that_goes_is_not_missed(
     watchdog: FakeWatchdog, pods: Path, flags: tuple[str, ...]
 ) -> None:
@@ -181,6 +183,7 @@ async def test_a_faulty_gpu_is_every_jobs_news(
             assert event.xid == 79
 
 
+@pytest.mark.needs("cgroups", "namespaces")
 async def test_a_process_in_a_pid_namespace_of_its_own_is_found_followed_and_seen_to_end(
     watchdog: FakeWatchdog, pods: Path, flags: tuple[str, ...]
 ) -> None:

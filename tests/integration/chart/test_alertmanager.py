@@ -10,6 +10,8 @@ from helmchart import CHART
 from patience import patient
 from prometheus_server import run_tool
 
+pytestmark = pytest.mark.needs("alertmanager")
+
 EXAMPLE = CHART / "examples" / "alertmanager.yaml"
 JOB = {"namespace": "hf", "training_job": "a/gpt"}
 OTHER_JOB = {"namespace": "hf", "training_job": "a/other"}

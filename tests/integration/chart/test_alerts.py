@@ -26,10 +26,12 @@ def alerts() -> list[dict[str, Any]]:
     return [rule for group in groups() for rule in group["rules"] if "alert" in rule]
 
 
+@pytest.mark.needs("prometheus")
 def test_the_rules_are_valid(tmp_path: Path) -> None:
     run_tool("promtool", "check", "rules", *RULES, folder=tmp_path)
 
 
+@pytest.mark.needs("prometheus")
 def test_each_alert_fires_names_the_culprit_and_clears(tmp_path: Path) -> None:
     (tmp_path / "trials.yaml").write_text(yaml.safe_dump(unit_tests([str(each) for each in RULES])))
     run_tool("promtool", "test", "rules", "trials.yaml", folder=tmp_path)

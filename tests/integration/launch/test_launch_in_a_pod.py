@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 from fake_watchdog import JOB, FakeWatchdog
 from launch_harness import SCRIPTS, Nodes, confinement, line_in
 from patience import patient
@@ -16,6 +17,7 @@ from holdfast.api.membership import CheckpointCommitted, Join, WorkerExited, Wor
 WAITS = ("--no-python", sys.executable, str(SCRIPTS / "waits.py"))
 
 
+@pytest.mark.needs("namespaces")
 def test_what_confines_it_does(tmp_path: Path) -> None:
     script = "id -u; echo $HOME; touch here && echo wrote; cd /tmp; touch there"
     command = [*confinement(tmp_path), "sh", "-c", f"cd {tmp_path}; {script}"]
@@ -24,6 +26,7 @@ def test_what_confines_it_does(tmp_path: Path) -> None:
     assert "Read-only file system" in result.stderr
 
 
+@pytest.mark.needs("namespaces")
 async def test_training_needs_no_user_no_home_and_no_file_system_but_its_run_directory(
     watchdog: FakeWatchdog, nodes: Nodes, tmp_path: Path
 ) -> None:
@@ -51,6 +54,7 @@ async def test_it_says_in_its_run_directory_who_uses_it(watchdog: FakeWatchdog, 
     }
 
 
+@pytest.mark.needs("namespaces")
 async def test_the_first_process_of_a_pod_leaves_no_zombies(watchdog: FakeWatchdog, nodes: Nodes) -> None:
     prefix = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
     node = await nodes.start("a", watchdog.endpoint, *WAITS, prefix=prefix)

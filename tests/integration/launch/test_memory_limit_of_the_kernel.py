@@ -17,6 +17,8 @@ import os, sys
 from pathlib import Path
 Path(sys.argv[1]).write_text(str(os.getpid()))
 from holdfast.agent.launch.ending import MemoryLimit
+
+pytestmark = pytest.mark.needs("cgroups")
 limit = MemoryLimit()
 if not os.fork():
     Path("/proc/self/oom_score_adj").write_text("1000")

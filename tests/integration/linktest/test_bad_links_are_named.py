@@ -1,5 +1,4 @@
 import json
-import os
 import re
 import subprocess
 import sys
@@ -13,7 +12,7 @@ MODULE = (sys.executable, "-m", "holdfast.agent.linktest")
 USAGE, UNKNOWN = 2, 3
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+@pytest.mark.needs("namespaces")
 def test_a_slow_and_a_lossy_cable_among_eight_network_namespaces_are_named(tmp_path: Path) -> None:
     command = [sys.executable, BENCH, "--quick", "--seconds", "1", "--gang", "1", "--folder", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=patient(120), check=False)

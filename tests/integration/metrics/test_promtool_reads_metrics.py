@@ -11,6 +11,8 @@ from holdfast.agent.metrics.exporter import DcgmNames, NodeMetrics
 from holdfast.api.exposition import Page, Style
 from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
 
+pytestmark = pytest.mark.needs("prometheus")
+
 
 def test_the_agents_metrics(tmp_path: Path) -> None:
     of_node = NodeMetrics(

@@ -14,7 +14,7 @@ from prometheus_server import Target
 from server_process import ServerProcess
 from test_operator_with_watchdog import started_watchdog
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.needs("prometheus"), pytest.mark.timeout(240)]
 
 
 @pytest.fixture

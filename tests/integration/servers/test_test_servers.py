@@ -65,6 +65,7 @@ def test_a_user_may_do_what_rbac_says_and_no_more(apiserver: ApiServer, namespac
     assert f"system:serviceaccount:{namespace}:default" in str(refused.value)
 
 
+@pytest.mark.needs("redis")
 @pytest.mark.parametrize("password", ["", "secret"])
 def test_a_redis_that_is_killed_and_started_again_keeps_what_was_appended(tmp_path: Path, password: str) -> None:
     server = RedisServer(tmp_path, password)
@@ -98,6 +99,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.needs("redis")
 def test_a_server_does_not_outlive_a_test_run_that_was_killed(tmp_path: Path) -> None:
     servers = str(Path(__file__).parents[2] / "servers")
     run = subprocess.Popen(

@@ -7,6 +7,8 @@ from redis_sentinels import RedisWithSentinels
 from replicas import Replicas
 from test_failover import all_back, heals
 
+pytestmark = pytest.mark.needs("redis")
+
 
 @pytest.mark.parametrize("leader_too", [False, True], ids=["redis alone", "redis and the leader"])
 async def test_what_is_lost_with_the_primary_is_healed_by_the_next(tmp_path: Path, leader_too: bool) -> None:

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.agent.launch import child
+from holdfast.agent.launch import child, logs
 from holdfast.agent.launch.ending import raised_in
 
 TORCH = "/usr/lib/python3.12/site-packages/torch/nn/modules/module.py"
@@ -157,3 +157,17 @@ def test_a_trace_is_that_of_the_class_and_the_lines_whatever_the_message_says() 
     assert trace(CHAINED) == trace(same)
     assert trace(CHAINED) != trace(CHAINED.replace("line 41", "line 42"))
     assert trace(CHAINED) != trace(CHAINED.replace("ValueError", "TypeError"))
+
+
+def test_a_traceback_of_hundreds_of_lines_is_read_whole_and_told_in_a_text_that_has_an_end(tmp_path: Path) -> None:
+    frame = f'  File "{TORCH}", line 1511, in _call\n    return forward_call(*args)\n'
+    own = '  File "/home/me/gpt/train.py", line 41, in <module>\n    step(batch())\n'
+    long = f"Traceback (most recent call last):\n{own}{frame * 400}ValueError: no batch\n"
+    (tmp_path / "log").write_text("step 7\n" * 50_000 + long)
+    raised = raised_in(logs.ending(tmp_path / "log", since=0))
+    assert raised is not None
+    assert (raised.exception, raised.place) == ("ValueError: no batch", "train.py:41 in <module>")
+
+    wordy = raised_in(long.replace("no batch", "x" * 50_000))
+    assert wordy is not None
+    assert max(len(wordy.exception), len(wordy.text), len(logs.tail("y" * 50_000))) == 16 << 10

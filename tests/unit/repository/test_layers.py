@@ -1,5 +1,6 @@
 """Layers side by side: which starts when, what is said of it, and that an interruption reaches all of them."""
 
+import json
 import os
 import signal
 import subprocess
@@ -77,14 +78,41 @@ def test_the_table_has_the_time_of_processors_of_what_a_layer_started(tmp_path: 
     assert rows["waits:"] < 0.2
 
 
-def test_the_table_counts_the_tests_that_were_skipped_or_run_again(tmp_path: Path) -> None:
+def test_what_was_not_proved_ends_the_run_as_a_table_with_the_command_that_would(tmp_path: Path) -> None:
     said: list[str] = []
-    noted = f"""echo '{{"cpu_s": 0.1, "skipped": 2}}' > {tmp_path / "skips.json"}"""
-    assert run([layer("skips", noted), layer("says nothing", "true")], Interruptions(), tmp_path, said.append) == 0
-    noted = f"""echo '{{"cpu_s": 0.1, "run_again": 1}}' > {tmp_path / "retries.json"}"""
-    assert run([layer("retries", noted)], Interruptions(), tmp_path, said.append) == 0
-    rows = [line.split(": ")[1] for line in said if "%" in line]
-    assert sorted(rows) == ["passed", "passed, 1 RUN AGAIN", "passed, 2 SKIPPED"]
+    left = [{"tests": 2, "reason": "takes long", "proved_by": "make whole"}]
+    left += [{"tests": 11, "reason": "redis: there is none", "proved_by": "make whole"}]
+    noted = f"""echo '{json.dumps({"cpu_s": 0.1, "not_proved": left})}' > {tmp_path / "lacks.json"}"""
+    absent = Layer("absent", ("true",), not_here="downloads gigabytes")
+    layers = [layer("lacks", noted), layer("has all", "true")]
+    assert run(layers, Interruptions(), tmp_path, said.append, without=(absent,)) == 0
+    assert [line.split(maxsplit=4) for line in said[-4:-1]] == [
+        ["11", "lacks", "make", "whole", "redis: there is none"],
+        ["2", "lacks", "make", "whole", "takes long"],
+        ["1", "absent", "make", "test-absent", "downloads gigabytes"],
+    ]
+    assert said[-1].split() == ["14", "in", "all"]
+
+
+def test_a_run_that_proved_all_has_no_such_table(tmp_path: Path) -> None:
+    said: list[str] = []
+    assert run([layer("has all", "true")], Interruptions(), tmp_path, said.append) == 0
+    assert not any("not proved" in line for line in said)
+
+
+def test_an_ordinary_run_has_every_layer_of_pytest_and_sets_up_what_needs_no_rights() -> None:
+    here, whole = GROUPS["here"], GROUPS["all"]
+    assert {each.name for each in whole} - {each.name for each in here} == {
+        *("kubernetes-build", "images", "chromium", "slurm-install"),  # what the layers need that it leaves out
+        "lowest",  # is said to be missing by the run itself
+    }
+    flags = {each.name: {"--here", "--leave-out"} & set(each.command) for each in here}
+    names = [name for name, found in flags.items() if "--leave-out" in found]
+    assert sorted(names) == ["browser", "cluster", "kubernetes", "slurm", "tenants"]
+    assert sorted(name for name, found in flags.items() if "--here" in found) == [
+        *("contract", "integration", "judge", "sim"),
+    ]
+    assert {name for each in here for name in each.needs} <= flags.keys()
 
 
 def test_an_interruption_reaches_every_layer_and_waits_until_it_has_cleared_up(tmp_path: Path) -> None:
@@ -109,7 +137,7 @@ def test_the_layers_that_were_named_are_chosen_once_each() -> None:
     assert [each.name for each in chosen(["sim", "contract", "sim"])] == ["sim", "contract"]
     assert chosen(["unit"]) == UNIT
     assert set(chosen(["all"])) == set(LAYERS.values())
-    with pytest.raises(ValueError, match="no layer units; there are: check, unit, all"):
+    with pytest.raises(ValueError, match="no layer units; there are: check, unit, here, all"):
         chosen(["units"])
 
 

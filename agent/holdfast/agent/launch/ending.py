@@ -36,6 +36,7 @@ _MARGIN = re.compile(r"^ *[|+] ?(?=\S|  )")
 _AFTERWARDS = re.compile(r"^(?:\[|\+?-+(?: \d+ -+)?$|\d{4}-|Exception ignored|Traceback|$)")
 _MESSAGE_LINES_MAX = 6
 _TRACE_BYTES = 8
+_TEXT_CHARACTERS_MAX = 16 << 10
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
 
@@ -97,7 +98,8 @@ def raised_in(output: str) -> Raised | None:
         own = [frame for frame in block.frames if frame.is_own] or block.frames
         shown += [_HEADER] * block.header + [line for frame in own for line in frame.lines] + block.message
     place = next((frame.place for frame in reversed(last.frames) if frame.is_own), "")
-    return Raised(last.message[0], place, "\n".join(shown), _trace(chain))
+    exception, text = last.message[0][:_TEXT_CHARACTERS_MAX], "\n".join(shown)[-_TEXT_CHARACTERS_MAX:]
+    return Raised(exception, place, text, _trace(chain))
 
 
 def _trace(chain: Sequence[_Block]) -> str:

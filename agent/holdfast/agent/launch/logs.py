@@ -37,7 +37,9 @@ BYTES_KEPT: Final = 64 << 20
 EARLIER_KEPT: Final = 8
 TRIM_INTERVAL_S: Final = 5.0
 REGISTER: Final = ".workers.json"
-_TAIL_BYTES: Final = 16 << 10
+_ENDING_BYTES: Final = 256 << 10
+"""A traceback whose beginning is not there is none: those of compilers have hundreds of lines."""
+_TAIL_CHARACTERS: Final = 16 << 10
 _TAIL_LINES: Final = 30
 _BLOCK: Final = 4096
 # Source: https://man7.org/linux/man-pages/man2/fallocate.2.html
@@ -185,15 +187,15 @@ def ending(path: Path, *, since: int) -> str:
     try:
         with path.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
-            log.seek(max(since, size - _TAIL_BYTES, 0))
-            return log.read(_TAIL_BYTES).decode("utf-8", "replace")
+            log.seek(max(since, size - _ENDING_BYTES, 0))
+            return log.read(_ENDING_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
 
 
 def tail(text: str) -> str:
     """The last lines of it, as many as a human wants to read."""
-    return "\n".join(text.splitlines()[-_TAIL_LINES:])
+    return "\n".join(text[-_TAIL_CHARACTERS:].splitlines()[-_TAIL_LINES:])
 
 
 def prefix_of(rank: int) -> str:

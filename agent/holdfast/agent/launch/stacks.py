@@ -60,7 +60,10 @@ class Frame:
 
 def training_thread(dump: str) -> tuple[Frame, ...]:
     """Of what faulthandler wrote of all threads: the one that called `Run.enter`, else the one that runs the
-    script, innermost first, without what leads to the script. That which was interrupted, where none does.
+    script, innermost first, without what leads to the script. Where none does, for faulthandler leaves out what is
+    deeper than a hundred calls: the interrupted one, or another one if only that is in the user's own code.
+
+    Source: https://docs.python.org/3/library/faulthandler.html (its limits)
     """
     threads: list[list[Frame]] = []
     interrupted: list[Frame] = []
@@ -71,7 +74,7 @@ def training_thread(dump: str) -> tuple[Frame, ...]:
                 interrupted = threads[-1]
         elif threads and (found := _FRAME.match(line)):
             threads[-1].append(Frame(found["file"], int(found["line"]), found["name"]))
-    return _of_the_script(_training(threads) or interrupted)
+    return _of_the_script(_training(threads) or _in_own_code([interrupted, *threads]) or interrupted)
 
 
 def _training(threads: Sequence[Sequence[Frame]]) -> Sequence[Frame]:
@@ -79,6 +82,20 @@ def _training(threads: Sequence[Sequence[Frame]]) -> Sequence[Frame]:
     entered = (each for each in threads if any(_enters(frame) for frame in each))
     runs_script = (each for each in threads if any(frame.function == _OUTERMOST for frame in each))
     return next(itertools.chain(entered, runs_script), ())
+
+
+def _in_own_code(threads: Iterable[Sequence[Frame]]) -> Sequence[Frame]:
+    return next((each for each in threads if any(is_own(frame.file) for frame in each)), ())
+
+
+def told_of(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """As many as may be told, in their order: the innermost, then the user's own, then what leads to them.
+
+    A framework calls itself twenty times and more between a script and where it waits.
+    """
+    own = [at for at, each in enumerate(frames) if is_own(each.file)]
+    first = dict.fromkeys((*range(min(1, len(frames))), *own, *range(len(frames))))
+    return tuple(frames[at] for at in sorted(list(first)[:FRAMES_MAX]))
 
 
 def _enters(frame: Frame) -> bool:
@@ -163,7 +180,7 @@ class StackTaker:
         else:
             frames = training_thread(self._written(pid, begun))
             missing = "" if frames else _SILENT
-        shown = frames[:FRAMES_MAX]
+        shown = told_of(frames)
         return RankStack(
             rank=rank,
             pid=pid,
