@@ -4,7 +4,8 @@ VENV := .venv
 RUN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUN_STAMP := $(VENV)/.installed-for-a-run
-PIP_INSTALL := $(RUN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+# Not quiet: torch and what it brings are 3 GB, which take minutes.
+PIP_INSTALL := $(RUN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo run test test-again check test-unit test-contract test-sim test-integration test-kubernetes test-cluster test-tenants test-judge test-browser test-slurm test-lowest bench shape fuzz dist docs release release-check install clean
 
@@ -66,15 +67,21 @@ release-check: $(STAMP)
 
 install: $(STAMP)
 
+VENV_PACKAGE = $(shell $(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
+
 # What a run needs, and on top of it, in the same place, what checks and tests need: of that Python compiles what it
 # imports, when it does, which is a small part.
 $(STAMP): $(RUN_STAMP)
 	$(PIP_INSTALL) --no-compile -e '.[dev]'
 	@touch $@
 
+# Whatever ended an earlier attempt, the next one goes on: an environment without a pip that works is made anew, and
+# pip repeats what it had not finished.
 $(RUN_STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Holdfast needs Python 3.11 or newer; say which with make PYTHON=/path/to/python3.11"; exit 2; }
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null || { echo "$(PYTHON) cannot make environments: Debian and Ubuntu have that in a package of its own. Install $(VENV_PACKAGE) (as root: apt-get install $(VENV_PACKAGE)), or say another Python with make PYTHON=/path/to/python3.11"; exit 2; }
+	@$(RUN)/python -m pip --version > /dev/null 2>&1 || { rm -rf $(VENV) && $(PYTHON) -m venv $(VENV); } || { rm -rf $(VENV); exit 2; }
+	@echo "installing torch and what else a run needs into $(VENV): 3 GB to download, 5 GB on the disk, some minutes"
 	$(PIP_INSTALL) -e '.[agent,watchdog,console,torch,demo]'
 	@touch $@
 

@@ -3,6 +3,7 @@
 After a change that is meant: `python tests/unit/api/test_frozen_schemas.py` writes the files under golden/ anew.
 """
 
+import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -37,8 +38,25 @@ WIRE: dict[str, tuple[UnionType | type, ...]] = {
 def _wire(name: str) -> Callable[[], Any]:
     def schema() -> Any:
         types, components = msgspec.json.schema_components(WIRE[name], ref_template="#/{name}")
-        return {"types": types, "components": components}
+        return _clean({"types": types, "components": components})
 
+    return schema
+
+
+def _clean(schema: Any) -> Any:
+    """With descriptions as Python 3.13 and newer have them: older ones keep the indents of docstrings, and so does
+    msgspec; pydantic, FastAPI and click clean what they publish.
+
+    Source: https://docs.python.org/3/whatsnew/3.13.html#other-language-changes
+    """
+    match schema:
+        case dict():
+            described = {key: _clean(value) for key, value in schema.items()}
+            if isinstance(told := described.get("description"), str):
+                described["description"] = inspect.cleandoc(told)
+            return described
+        case list() | tuple():
+            return [_clean(each) for each in schema]
     return schema
 
 
