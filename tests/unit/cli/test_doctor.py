@@ -11,6 +11,7 @@ from fakekubernetes import PROXY, FakeKubernetes, a_job, fake_kubernetes, refusa
 from fakewatchdog import fake_watchdog
 from wireobjects import a_status
 
+from holdfast.api import kubernetes_versions
 from holdfast.api.standing import Standing
 from holdfast.cli.cluster.kubeapi import CREATE_INTERVENTION, LIST_JOBS
 from holdfast.cli.cluster.record import JobRecord, read_record
@@ -53,7 +54,7 @@ SOUND = {"InvalidSpec": "False", "WatchdogReachable": "True"}
 WELL = Facts(
     server="https://api",
     namespace="holdfast",
-    version="v1.30.2",
+    version=f"v{kubernetes_versions.OLDEST_TRIED}",
     definitions={"trainingjobs": a_definition(entrypoint="array")},
     expected={"trainingjobs": a_definition(entrypoint="array")},
     rights={LIST_JOBS: True},
@@ -90,7 +91,8 @@ def test_a_whole_installation_is_well() -> None:
 @pytest.mark.parametrize(
     ("what", "change", "level", "says"),
     [
-        ("API server", {"version": "v1.28.9"}, Level.WARN, "v1.28.9 at https://api"),
+        ("API server", {"version": "v1.0.9"}, Level.WARN, "v1.0.9 at https://api"),
+        ("API server", {"version": "v1.999.0"}, Level.OK, f"newer than {kubernetes_versions.NEWEST}"),
         ("API server", {"version": "next"}, Level.WARN, "a version nobody knows"),
         ("definition trainingjobs", {"definitions": {"trainingjobs": None}}, Level.FAIL, "it is not installed"),
         (
@@ -304,7 +306,7 @@ def installed(kubernetes: FakeKubernetes) -> None:
     }
     old = {"metadata": {"name": "e", "namespace": "research", "creationTimestamp": "2026-01-01T00:00:00Z"}}
     kubernetes.answers |= {
-        "GET /version": (200, {"gitVersion": "v1.31.0"}),
+        "GET /version": (200, {"gitVersion": "v1.37.2"}),
         f"GET {apps}/deployments": (
             lambda asked: some_jobs(watchdog) if "component%3Dwatchdog" in asked.path else some_jobs()
         ),

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from holdfast.api.cordon import CORDON_TAINT, CORDONED_BY
+from holdfast.api.kubernetes_versions import NEWEST, OLDEST, minor_of
 from holdfast.api.standing import Standing
 from holdfast.cli.cluster.kubeapi import Right
 from holdfast.cli.cluster.record import JobRecord
@@ -23,7 +24,6 @@ from holdfast.cli.doctor.facts import (
 
 Fact = TypeVar("Fact")
 Definitions = Mapping[str, Document | None]
-SUPPORTED: Final = (1, 29)  # rules in definitions (CEL) are always there from here on
 OUTDATED_LEASE: Final = 3.0  # lengths of the lease: clocks of two machines differ, and it is renewed often
 PENDING_S_MAX: Final = 60.0
 SHOWN_MAX: Final = 5
@@ -61,14 +61,15 @@ def _of(what: str, fact: Fact | Unseen, check: Callable[[Fact], Iterator[Finding
 def _version(version: str, server: str) -> Finding:
     found = re.match(r"v?(\d+)\.(\d+)", version)
     says = f"{version} at {server}"
-    floor = ".".join(map(str, SUPPORTED))
     if found is None:
-        fix = f"use Kubernetes {floor} or newer"
+        fix = f"use Kubernetes {OLDEST} or newer"
         return Finding(Level.WARN, "API server", f"{says}, a version nobody knows", fix)
-    if (int(found[1]), int(found[2])) < SUPPORTED:
-        fix = f"{floor} or newer is supported; an older one does not check a job's fields against each other"
+    minor = int(found[1]), int(found[2])
+    if minor < minor_of(OLDEST):
+        fix = f"upgrade it: Kubernetes {OLDEST} or newer is supported"
         return Finding(Level.WARN, "API server", says, fix)
-    return Finding(Level.OK, "API server", says)
+    newer = f", newer than {NEWEST}, the newest that this version of Holdfast was tried on"
+    return Finding(Level.OK, "API server", f"{says}{newer}" if minor > minor_of(NEWEST) else says)
 
 
 def _definitions(found: Definitions, of_this_version: Mapping[str, Document]) -> Iterator[Finding]:
