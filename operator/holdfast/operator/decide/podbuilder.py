@@ -16,6 +16,7 @@ from holdfast.api.errors import InvalidSpec
 from holdfast.api.metadata import API_VERSION
 from holdfast.api.runmanifest import IMAGE_VARIABLE
 from holdfast.api.trainingjob import TrainingJob
+from holdfast.operator.decide.allowance import beside
 from holdfast.operator.decide.observed import Capacity, Options
 from holdfast.operator.decide.pods import pod_name
 from holdfast.operator.decide.template import (
@@ -62,7 +63,6 @@ COPIES_LAUNCHER: Final[Manifest] = {
     "name": LAUNCHER,
     "command": ["/install", LAUNCHER_PATH],
     "volumeMounts": [{"name": LAUNCHER, "mountPath": LAUNCHER_PATH}],
-    "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
     "securityContext": {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -204,6 +204,7 @@ def _spec(job: TrainingJob, options: Options, template: Template, avoided: Seque
         "env": [*environment, *(user.get("env") or ())],
         "volumeMounts": [*(user.get("volumeMounts") or ()), *mounts],
     }
+    members = (*template.spec.containers, *(template.spec.init_containers or ()))
     # The token needs an account by name. Admission would fill in the same, in clusters that have it switched on.
     account = {} if given.get("serviceAccount") else {"serviceAccountName": "default"}
     # On the host's network, the usual way to RDMA, a pod asks a name service that knows no service of the cluster.
@@ -216,7 +217,11 @@ def _spec(job: TrainingJob, options: Options, template: Template, avoided: Seque
         "containers": containers,
         # First, so that the launcher is there for whatever else a user prepares.
         "initContainers": [
-            {**COPIES_LAUNCHER, "image": options.launcher_image},
+            {
+                **COPIES_LAUNCHER,
+                "image": options.launcher_image,
+                "resources": beside(options.launcher_resources, [each.resources or {} for each in members]),
+            },
             *(given.get("initContainers") or ()),
         ],
         "volumes": [*(given.get("volumes") or ()), *volumes],
