@@ -204,7 +204,6 @@ def _spec(job: TrainingJob, options: Options, template: Template, avoided: Seque
         "env": [*environment, *(user.get("env") or ())],
         "volumeMounts": [*(user.get("volumeMounts") or ()), *mounts],
     }
-    members = (*template.spec.containers, *(template.spec.init_containers or ()))
     # The token needs an account by name. Admission would fill in the same, in clusters that have it switched on.
     account = {} if given.get("serviceAccount") else {"serviceAccountName": "default"}
     # On the host's network, the usual way to RDMA, a pod asks a name service that knows no service of the cluster.
@@ -217,11 +216,7 @@ def _spec(job: TrainingJob, options: Options, template: Template, avoided: Seque
         "containers": containers,
         # First, so that the launcher is there for whatever else a user prepares.
         "initContainers": [
-            {
-                **COPIES_LAUNCHER,
-                "image": options.launcher_image,
-                "resources": beside(options.launcher_resources, [each.resources or {} for each in members]),
-            },
+            _copies_launcher(options, template),
             *(given.get("initContainers") or ()),
         ],
         "volumes": [*(given.get("volumes") or ()), *volumes],
@@ -231,6 +226,12 @@ def _spec(job: TrainingJob, options: Options, template: Template, avoided: Seque
             given.get("affinity") or {}, job.metadata.name or "", avoided, job.spec.placement.pack
         ),
     }
+
+
+def _copies_launcher(options: Options, template: Template) -> Manifest:
+    others = (*template.spec.containers, *(template.spec.init_containers or ()))
+    resources = beside(options.launcher_resources, [each.resources or {} for each in others])
+    return {**COPIES_LAUNCHER, "image": options.launcher_image, "resources": resources}
 
 
 def _command(job: TrainingJob, options: Options, grace_s: int) -> list[str]:
