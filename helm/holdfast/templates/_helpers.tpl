@@ -260,6 +260,3 @@ affinity:
           path: token
 {{- end -}}
 
-{{- define "holdfast.budgetApi" -}}
-{{- ternary "policy/v1" "policy/v1beta1" (semverCompare ">=1.21.0-0" .Capabilities.KubeVersion.Version) -}}
-{{- end -}}

@@ -14,6 +14,7 @@ from holdfast.operator.act.executor import Executor, Kept
 from holdfast.operator.act.interventions import Interventions
 from holdfast.operator.act.statuswriter import EventRecorder
 from holdfast.operator.controller import Controller
+from holdfast.operator.decide.allowance import CHECKS_POLICY, COPIES_LAUNCHER, Allowance
 from holdfast.operator.decide.belongings import BUDGET, SERVICE
 from holdfast.operator.decide.capacity import REQUEST, TEMPLATE
 from holdfast.operator.decide.conditionmap import ConditionMap
@@ -25,6 +26,7 @@ from holdfast.operator.kube.elector import Elector
 from holdfast.operator.kube.kueue import APIS as KUEUE
 from holdfast.operator.kube.kueue import PRIORITIES, flavors, workload_priorities, workloads
 from holdfast.operator.kube.objects import (
+    BUDGETS,
     CHECKS,
     INTERVENTIONS,
     JOBS,
@@ -34,7 +36,6 @@ from holdfast.operator.kube.objects import (
     REMEDIATIONS,
     SERVICES,
     Resource,
-    budgets,
     capacity_requests,
     text_of,
 )
@@ -52,16 +53,13 @@ from holdfast.wire.kube.reply import Absent
 
 logger = logging.getLogger(__name__)
 
-BUDGETS_NEW: Final = "policy/v1"  # since 1.21
-BUDGETS_OLD: Final = "policy/v1beta1"
 CAPACITY: Final = ("autoscaling.x-k8s.io/v1", "autoscaling.x-k8s.io/v1beta1")
 
 
 @dataclass(frozen=True)
 class Apis:
-    """Versions the API server knows: of disruption budgets, and of what is used beside (empty: not used)."""
+    """Versions the API server knows of what is used beside (empty: not used)."""
 
-    budgets: str
     capacity: str = ""
     kueue: str = ""
 
@@ -86,6 +84,7 @@ class Settings:
     `kueue`: jobs with the name of a queue wait until Kueue admits them.
     `policy_check_image`: tries a changed policy on the run so far, for jobs that ask for it; empty: none is tried.
     `policy_check_timeout_s`: for how long; 900 s is many times what weeks of 2,000 nodes take.
+    `launcher_resources`, `policy_check_resources`: of Holdfast's own containers in the namespaces of jobs.
     `maintenance_taints`: keys that mean "leave this node in good order".
     `lease_namespace`, `lease_name`, `identity`: who of several operators acts.
     `lease_s`: how long a dead leader keeps the others waiting; 15 s survives a busy API server.
@@ -121,6 +120,8 @@ class Settings:
     kueue: bool = False
     policy_check_image: str = ""
     policy_check_timeout_s: float = 900.0
+    launcher_resources: Allowance = COPIES_LAUNCHER
+    policy_check_resources: Allowance = CHECKS_POLICY
 
     def __post_init__(self) -> None:
         problems: list[Problem] = []
@@ -196,7 +197,7 @@ class Operation:
                 (PODS, self._view.pods),
                 (CHECKS, self._view.checks),
                 (SERVICES, self._view.services),
-                (budgets(apis.budgets), self._view.budgets),
+                (BUDGETS, self._view.budgets),
                 (INTERVENTIONS, self._view.interventions),
             ]
             if apis.capacity:
@@ -229,15 +230,14 @@ class Operation:
 
     async def _apis(self) -> Apis:
         """The versions this API server knows; waits for the server. Raises InvalidInput."""
-        budgets = BUDGETS_NEW if await self._knows(BUDGETS_NEW) else BUDGETS_OLD
         kueue = await self._newest(KUEUE) if self._settings.kueue else ""
         if self._settings.kueue and not kueue:
             # Other jobs train without it; those with a queue's name say what is missing.
             logger.warning("the API server knows no Workload of Kueue; jobs with a queue's name get no pods")
         if self._settings.capacity is not Capacity.PROVISIONING_REQUEST:
-            return Apis(budgets, kueue=kueue)
+            return Apis(kueue=kueue)
         if capacity := await self._newest(CAPACITY):
-            return Apis(budgets, capacity, kueue)
+            return Apis(capacity, kueue)
         fix = "install its definition, which comes with the cluster autoscaler, or say pods"
         given = f"{self._settings.capacity.value}, and the API server knows no ProvisioningRequest"
         raise InvalidInput(Problem("--capacity", given, fix))
@@ -291,7 +291,6 @@ class Operation:
             mode=settings.mode,
             cordoning=settings.cordoning,
             maintenance_taints=settings.maintenance_taints,
-            budget_api=apis.budgets,
             condition_map=settings.condition_map,
             place_labels=settings.place_labels,
             hand_on=settings.hand_on,
@@ -303,10 +302,12 @@ class Operation:
             kueue_api=apis.kueue,
             check_image=settings.policy_check_image,
             check_s=settings.policy_check_timeout_s,
+            launcher_resources=settings.launcher_resources,
+            check_resources=settings.policy_check_resources,
         )
         owned: dict[str, Kept] = {
             SERVICE: (SERVICES, view.services),
-            BUDGET: (budgets(apis.budgets), view.budgets),
+            BUDGET: (BUDGETS, view.budgets),
             REQUEST: (capacity_requests(apis.capacity), view.capacity),
             TEMPLATE: (POD_TEMPLATES, view.capacity_templates),
             WORKLOAD: (workloads(apis.kueue), view.workloads),

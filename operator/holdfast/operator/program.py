@@ -20,6 +20,7 @@ from aiohttp import web
 from holdfast.api.errors import Fenced, HoldfastError, Unavailable
 from holdfast.api.exposition import accepted
 from holdfast.operator.act import faultpoint
+from holdfast.operator.decide.allowance import CHECKS_POLICY, COPIES_LAUNCHER, read_allowance
 from holdfast.operator.decide.conditionmap import read_rules
 from holdfast.operator.decide.observed import PROVISIONING_CLASS, Capacity, Cordoning, HandOn, Mode
 from holdfast.operator.decide.places import read_labels
@@ -31,6 +32,7 @@ BODY_BYTES_MAX: Final = 1024
 
 logger = logging.getLogger(__name__)
 
+RESOURCES: Final = {"--launcher-resources": COPIES_LAUNCHER, "--policy-check-resources": CHECKS_POLICY}
 EXIT_CANNOT_START: Final = 3
 FENCED: Final = 4
 
@@ -101,6 +103,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 @click.option(
     "--policy-check-timeout", "policy_check_timeout_s", default=900.0, show_default=True, help="Seconds."
 )
+@click.option(
+    "--launcher-resources", default="", help="Of the init container, a JSON mapping. [default: a small one]"
+)
+@click.option("--policy-check-resources", default="", help="Of the pod that tries a policy, likewise.")
 @click.option("--remediation-ttl", "remediation_ttl_s", default=86400.0, show_default=True, help="Seconds.")
 @click.option("--node-conditions", "condition_map", default="", help="Rules for others' conditions, a JSON list.")
 @click.option("--place-labels", default="", help="Labels of nodes that name a place: LABEL=KIND, by commas.")
@@ -129,6 +135,9 @@ def command(log_level: str, **flags: Any) -> None:
         flags["hand_on"] = HandOn(flags["hand_on"])
         flags["condition_map"] = read_rules(flags["condition_map"])
         flags["place_labels"] = read_labels(flags["place_labels"])
+        for flag, default in RESOURCES.items():
+            name = flag.removeprefix("--").replace("-", "_")
+            flags[name] = read_allowance(flags[name], flag, default)
         flags["identity"] = flags["identity"] or f"{socket.gethostname()}_{uuid4().hex[:8]}"
         code = asyncio.run(serve(Settings(**flags)))
     except HoldfastError as error:

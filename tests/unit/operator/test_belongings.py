@@ -2,7 +2,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from operator_builders import NOW, OPTIONS, actions_of, job_object, observed, owned, plan, report
+from operator_builders import NOW, OPTIONS, TEMPLATE, actions_of, job_object, observed, owned, plan, report
 
 from holdfast.api.status import JobPhase
 from holdfast.operator.decide.action import Apply, Delete
@@ -12,7 +12,7 @@ from holdfast.operator.decide.reconcile import reconcile
 from holdfast.operator.kube.objects import Owned
 
 JOB = job_object().metadata
-SERVICE, BUDGET = service_of(JOB), budget_of(JOB, "policy/v1")
+SERVICE, BUDGET = service_of(JOB), budget_of(JOB, TEMPLATE)
 
 
 def test_the_service_gives_every_pod_a_name_before_it_is_ready() -> None:
@@ -27,13 +27,31 @@ def test_the_service_gives_every_pod_a_name_before_it_is_ready() -> None:
 
 def test_the_budget_lets_nobody_else_evict_a_member() -> None:
     assert BUDGET["apiVersion"] == "policy/v1"
-    assert budget_of(JOB, "policy/v1beta1")["apiVersion"] == "policy/v1beta1"
     assert BUDGET["spec"] == {
         "minAvailable": 1_000_000,
         "maxUnavailable": None,
         "selector": {"matchLabels": {"holdfast.dev/job": "gpt"}},
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
     }
     assert BUDGET["metadata"]["ownerReferences"][0]["uid"] == JOB.uid
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        {"containers": [{"name": "trainer"}], "readinessGates": [{"conditionType": "example.com/ready"}]},
+        {"containers": [{"name": "trainer", "readinessProbe": {"exec": {"command": ["true"]}}}]},
+        {"containers": [{"name": "trainer"}, {"name": "proxy", "readinessProbe": {"tcpSocket": {"port": 80}}}]},
+        {
+            "containers": [{"name": "trainer"}],
+            "initContainers": [{"name": "proxy", "restartPolicy": "Always", "readinessProbe": {}}],
+        },
+    ],
+)
+def test_where_pods_say_when_they_are_ready_one_that_is_not_is_kept_too(pod: dict[str, Any]) -> None:
+    says_so = any(each.get("readinessProbe") for each in (*pod["containers"], *pod.get("initContainers", ())))
+    expected = "IfHealthyBudget" if says_so or "readinessGates" in pod else "AlwaysAllow"
+    assert budget_of(JOB, {"spec": pod})["spec"]["unhealthyPodEvictionPolicy"] == expected
 
 
 def test_the_same_is_made_from_the_same_and_nothing_else() -> None:
@@ -76,6 +94,7 @@ def test_what_is_missing_or_was_changed_is_applied() -> None:
     ("kind", "edit"),
     [
         ("PodDisruptionBudget", {"minAvailable": 1}),
+        ("PodDisruptionBudget", {"unhealthyPodEvictionPolicy": "IfHealthyBudget"}),
         ("PodDisruptionBudget", {"minAvailable": None, "maxUnavailable": 1}),
         ("PodDisruptionBudget", {"minAvailable": "50%"}),
         ("PodDisruptionBudget", {"selector": {"matchLabels": {"holdfast.dev/job": "other"}}}),
@@ -95,10 +114,9 @@ def test_what_somebody_edited_is_taken_back(kind: str, edit: dict[str, object]) 
 
 
 def test_what_others_add_to_it_is_left_alone() -> None:
-    service, budget = settled().services[0], settled().budgets[0]
+    service = settled().services[0]
     filled = {"clusterIPs": ["None"], "ipFamilies": ["IPv4"], "sessionAffinity": "None", "ports": [{"port": 80}]}
-    asked = {"unhealthyPodEvictionPolicy": "IfHealthyBudget"}
-    assert kinds(settled(services=(edited(service, filled),), budgets=(edited(budget, asked),))) == []
+    assert kinds(settled(services=(edited(service, filled),))) == []
 
 
 @pytest.mark.parametrize("manifest", [SERVICE, BUDGET], ids=["service", "budget"])

@@ -383,7 +383,7 @@ def test_the_pod_may_read_this_job_and_nothing_else_and_is_bounded() -> None:
     assert spec["automountServiceAccountToken"] is False
     assert spec["imagePullSecrets"] == [{"name": "pull"}]
     container = spec["containers"][0]
-    assert set(container["resources"]["limits"]) == {"cpu", "memory"}
+    assert set(container["resources"]["limits"]) == {"cpu", "memory", "ephemeral-storage"}
     assert container["command"][:8] == [
         *(
             "python3",

@@ -4,6 +4,7 @@ import pytest
 from operator_builders import (
     NOW,
     OPTIONS,
+    TEMPLATE,
     actions_of,
     document,
     ended_pod,
@@ -63,7 +64,7 @@ def test_it_waits_for_the_last_checkpoint() -> None:
 @pytest.mark.parametrize("phase", [JobPhase.SUSPENDED, JobPhase.SUCCEEDED, JobPhase.FAILED])
 def test_a_still_job_loses_everything_that_belongs_to_it(phase: JobPhase) -> None:
     pods = (pod(0), pod(1, deleted=True), ended_pod(2))
-    belongings = {"services": (owned(service_of(JOB)),), "budgets": (owned(budget_of(JOB, "policy/v1")),)}
+    belongings = {"services": (owned(service_of(JOB)),), "budgets": (owned(budget_of(JOB, TEMPLATE)),)}
     outcome = decide(deleted(report=report(phase, generation=2), pods=pods, **belongings))
     assert [each.name for each in actions_of(outcome, DeletePod)] == ["gpt-0", "gpt-2"]
     assert [each.kind for each in actions_of(outcome, Delete)] == ["Service", "PodDisruptionBudget"]

@@ -4,6 +4,7 @@ import pytest
 from operator_builders import (
     NOW,
     OPTIONS,
+    TEMPLATE,
     actions_of,
     document,
     ended_pod,
@@ -70,7 +71,7 @@ def test_what_still_runs_a_minute_after_the_end_is_removed() -> None:
 
 
 def test_nobody_has_to_wait_for_the_budget_of_an_ended_job() -> None:
-    budget = owned(budget_of(job_object().metadata, "policy/v1"))
+    budget = owned(budget_of(job_object().metadata, TEMPLATE))
     assert actions_of(decide(ended(budgets=(budget,))), Delete) == [Delete("PodDisruptionBudget", "gpt")]
 
 

@@ -7,6 +7,7 @@ import pytest
 from operator_builders import (
     NOW,
     OPTIONS,
+    TEMPLATE,
     UID,
     after,
     document,
@@ -669,7 +670,7 @@ def test_twelve_thousand_members_at_rest_ask_for_nothing() -> None:
     metadata = seen.job.metadata
     belongings = {
         "services": (owned(service_of(metadata)),),
-        "budgets": (owned(budget_of(metadata, OPTIONS.budget_api)),),
+        "budgets": (owned(budget_of(metadata, TEMPLATE)),),
     }
     settled = decide(after(seen, **belongings), NOW + 60)
     assert {type(action).__name__ for action in settled.actions} == {"Tell"}

@@ -8,7 +8,7 @@ adds beside them is left alone.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -37,14 +37,27 @@ def service_of(job: Metadata) -> Manifest:
     return _manifest("v1", SERVICE, job, spec)
 
 
-def budget_of(job: Metadata, api: str) -> Manifest:
-    """No pod of the job may be evicted. `api` is policy/v1 or policy/v1beta1."""
+def budget_of(job: Metadata, template: Mapping[str, Any] | None) -> Manifest:
+    """No pod of the job may be evicted but one that is not ready: no drain has to wait until somebody takes that
+    away.
+
+    Where the template says by a probe or a gate when a pod is ready, one that trains may not be: none is evicted.
+    Source: https://kubernetes.io/docs/tasks/run-application/configure-pdb/#unhealthy-pod-eviction-policy
+    """
     spec = {
         "minAvailable": PODS_MIN,
         "maxUnavailable": None,  # both are refused: without, one that somebody set could not be taken back
         "selector": {"matchLabels": {JOB_LABEL: job.name}},
+        "unhealthyPodEvictionPolicy": "IfHealthyBudget" if says_when_ready(template) else "AlwaysAllow",
     }
-    return _manifest(api, BUDGET, job, spec)
+    return _manifest("policy/v1", BUDGET, job, spec)
+
+
+def says_when_ready(template: Mapping[str, Any] | None) -> bool:
+    """Whether a pod of it is ready when it says so itself, and not as soon as its containers run."""
+    pod = (template or {}).get("spec") or {}
+    containers = (*pod.get("containers", ()), *(pod.get("initContainers") or ()))
+    return bool(pod.get("readinessGates")) or any(each.get("readinessProbe") for each in containers)
 
 
 def made(manifest: Manifest, there: tuple[Owned, ...]) -> tuple[Action, ...]:

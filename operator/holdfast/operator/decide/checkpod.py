@@ -29,10 +29,6 @@ WATCHDOG_CA: Final = "holdfast.dev/watchdog-ca"  # annotation: who signed the wa
 LAST_WORDS: Final = "/dev/termination-log"
 PROCESSES: Final = 2
 USER: Final = 65532
-RESOURCES: Final[Manifest] = {
-    "requests": {"cpu": "500m", "memory": "512Mi"},
-    "limits": {"cpu": str(PROCESSES), "memory": "4Gi"},
-}
 BORROWED: Final = ("imagePullSecrets", "tolerations")
 """Of the job's own pods: how images are got here, and where anything may run."""
 
@@ -112,7 +108,7 @@ def _spec(job: TrainingJob, options: Options, account: str) -> Manifest:
             *("--watchdog", options.watchdog, "--token-file", TOKEN_FILE, *trust),
             *("--workers", str(PROCESSES), "--brief", LAST_WORDS),
         ],
-        "resources": RESOURCES,
+        "resources": options.check_resources.manifest,
         "terminationMessagePath": LAST_WORDS,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {

@@ -17,6 +17,7 @@ from holdfast.api.section import Section, fields_of, nearest
 from holdfast.api.trainingjob import JobSpec, TrainingJob, read_trainingjob
 from holdfast.operator.decide.action import Action
 from holdfast.operator.decide.admission import Contender
+from holdfast.operator.decide.allowance import CHECKS_POLICY, COPIES_LAUNCHER, Allowance
 from holdfast.operator.decide.conditionmap import ConditionMap
 from holdfast.operator.kube.kueue import Flavor, Workload
 from holdfast.operator.kube.objects import (
@@ -80,12 +81,12 @@ class Options(msgspec.Struct, frozen=True):
 
     `watchdog` is HOST:PORT as pods reach it, `watchdog_ca` who signed its certificate as PEM (empty: it speaks
     plainly), `audience` that of the token they show it, `launcher_image` carries the launcher into the user's
-    image. `maintenance_taints` are keys that mean "leave this node in good order". `budget_api` is the version of
-    disruption budgets that the API server knows: policy/v1 since 1.21. `condition_map` says which conditions of
+    image, in a container of `launcher_resources`. `maintenance_taints` are keys that mean "leave this node in good
+    order". `condition_map` says which conditions of
     others on nodes count; a remediation that succeeded is kept for `remediation_ttl_s`. `capacity_api` is the
     version of provisioning requests that the API server knows. `check_image` tries a changed policy (empty: none
-    does), in a pod that may take `check_s`. `kueue`: jobs with a queue's name wait for Kueue;
-    `kueue_api` is the version of it that the API server knows, empty for none. `place_labels` are labels
+    does), in a pod of `check_resources` that may take `check_s`. `kueue`: jobs with a queue's name wait for
+    Kueue; `kueue_api` is the version of it that the API server knows, empty for none. `place_labels` are labels
     of nodes, and what of their place each names.
     """
 
@@ -95,7 +96,6 @@ class Options(msgspec.Struct, frozen=True):
     mode: Mode = Mode.ACT
     cordoning: Cordoning = Cordoning.OWN
     maintenance_taints: tuple[str, ...] = ()
-    budget_api: str = "policy/v1"
     watchdog_ca: str = ""
     condition_map: ConditionMap = ConditionMap()
     place_labels: tuple[tuple[str, str], ...] = ()
@@ -108,6 +108,8 @@ class Options(msgspec.Struct, frozen=True):
     kueue_api: str = ""
     check_image: str = ""
     check_s: float = 900.0
+    launcher_resources: Allowance = COPIES_LAUNCHER
+    check_resources: Allowance = CHECKS_POLICY
 
 
 class Observed(msgspec.Struct, frozen=True):

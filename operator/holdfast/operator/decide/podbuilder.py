@@ -16,6 +16,7 @@ from holdfast.api.errors import InvalidSpec
 from holdfast.api.metadata import API_VERSION
 from holdfast.api.runmanifest import IMAGE_VARIABLE
 from holdfast.api.trainingjob import TrainingJob
+from holdfast.operator.decide.allowance import beside
 from holdfast.operator.decide.observed import Capacity, Options
 from holdfast.operator.decide.pods import pod_name
 from holdfast.operator.decide.template import (
@@ -62,7 +63,6 @@ COPIES_LAUNCHER: Final[Manifest] = {
     "name": LAUNCHER,
     "command": ["/install", LAUNCHER_PATH],
     "volumeMounts": [{"name": LAUNCHER, "mountPath": LAUNCHER_PATH}],
-    "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
     "securityContext": {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -216,7 +216,7 @@ def _spec(job: TrainingJob, options: Options, template: Template, avoided: Seque
         "containers": containers,
         # First, so that the launcher is there for whatever else a user prepares.
         "initContainers": [
-            {**COPIES_LAUNCHER, "image": options.launcher_image},
+            _copies_launcher(options, template),
             *(given.get("initContainers") or ()),
         ],
         "volumes": [*(given.get("volumes") or ()), *volumes],
@@ -226,6 +226,12 @@ def _spec(job: TrainingJob, options: Options, template: Template, avoided: Seque
             given.get("affinity") or {}, job.metadata.name or "", avoided, job.spec.placement.pack
         ),
     }
+
+
+def _copies_launcher(options: Options, template: Template) -> Manifest:
+    others = (*template.spec.containers, *(template.spec.init_containers or ()))
+    resources = beside(options.launcher_resources, [each.resources or {} for each in others])
+    return {**COPIES_LAUNCHER, "image": options.launcher_image, "resources": resources}
 
 
 def _command(job: TrainingJob, options: Options, grace_s: int) -> list[str]:

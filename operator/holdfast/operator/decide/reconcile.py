@@ -87,7 +87,7 @@ def _decide(ctx: Context) -> Decision:
     if plan.members + plan.spares == 0:
         budget = removed(BUDGET, observed.budgets)
     else:
-        budget = made(budget_of(ctx.metadata, options.budget_api), observed.budgets)
+        budget = made(budget_of(ctx.metadata, ctx.job.spec.template), observed.budgets)
     # The pods the plan wants; a crash loop makes some wait, and so does a job that is ahead in the queue, of which
     # no change of this job tells.
     staffing = staff(ctx, as_in_force(ctx.job, changed.policy), plan)

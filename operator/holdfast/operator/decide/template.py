@@ -84,6 +84,7 @@ class Container(Shape, frozen=True):
     args: tuple[str, ...] | None = None
     env: tuple[Named, ...] | None = None
     volume_mounts: tuple[Mount, ...] | None = None
+    resources: dict[str, Any] | None = None
 
 
 class Toleration(Shape, frozen=True):

@@ -297,13 +297,7 @@ ROLES = Resource(RBAC, "roles", "Role", Bare)
 BINDINGS = Resource(RBAC, "rolebindings", "RoleBinding", Bare)
 NODES = Resource("/api/v1", "nodes", "Node", Node, namespaced=False)
 SERVICES = Resource("/api/v1", "services", "Service", Owned, selector=JOB_LABEL)
-
-
-def budgets(api: str) -> Resource[Owned]:
-    """Disruption budgets in the version the API server has, such as `policy/v1`."""
-    return Resource(f"/apis/{api}", "poddisruptionbudgets", "PodDisruptionBudget", Owned, selector=JOB_LABEL)
-
-
+BUDGETS = Resource("/apis/policy/v1", "poddisruptionbudgets", "PodDisruptionBudget", Owned, selector=JOB_LABEL)
 POD_TEMPLATES = Resource("/api/v1", "podtemplates", "PodTemplate", Owned, selector=JOB_LABEL)
 
 
