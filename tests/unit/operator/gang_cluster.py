@@ -34,13 +34,17 @@ Choose = Callable[[list[str]], str]
 
 @dataclass
 class Wanted:
-    """One job: how many pods it needs, of which priority, on nodes with which labels."""
+    """One job: how many pods it needs, of which priority, on nodes with which labels.
+
+    `undecided` is why no scheduler looks for places for its pods, empty where one does.
+    """
 
     size: int
     priority: int = 0
     spec: Mapping[str, Any] = field(default_factory=dict)
     template: Mapping[str, Any] = field(default_factory=dict)
     created_at: float = 0.0
+    undecided: str = ""
 
 
 @dataclass
@@ -170,7 +174,10 @@ class GangCluster:
             name = self.choose(sorted(waiting))
             waiting.remove(name)
             pod = self.pods[name]
-            if places:
+            if undecided := self.wanted[pod.metadata.labels[JOB_LABEL]].undecided:
+                says_nothing = Condition("PodScheduled", "False", undecided, "", text_of(self.now))
+                self.pods[name] = msgspec.structs.replace(pod, status=PodStatus(conditions=(says_nothing,)))
+            elif places:
                 spec = msgspec.structs.replace(pod.spec, node_name=places.pop())
                 self.pods[name] = msgspec.structs.replace(pod, spec=spec, status=PodStatus("Running"))
             elif not pod.status.conditions:

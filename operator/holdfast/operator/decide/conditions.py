@@ -19,7 +19,15 @@ from holdfast.operator.decide.capacity import says as capacity_says
 from holdfast.operator.decide.context import Context
 from holdfast.operator.decide.observed import Mode
 from holdfast.operator.decide.podbuilder import difference, edition_of, is_earlier
-from holdfast.operator.decide.pods import is_running, joins_late_in_s, late_in_s, unschedulable, why_pending
+from holdfast.operator.decide.pods import (
+    is_running,
+    joins_late_in_s,
+    late_in_s,
+    undecided,
+    undecided_says,
+    unschedulable,
+    why_pending,
+)
 from holdfast.operator.kube.objects import ROLL_TO, Pod, seconds_of, text_of
 
 SILENT_S = 10.0
@@ -316,6 +324,11 @@ def _capacity_available(ctx: Context) -> Said:
         says = f"{len(waiting)} of {len(pods)} pods find no place: {waiting[0]}"
         reason, asked = capacity_says(ctx.observed.capacity) or ("Unschedulable", "")
         return Said(Truth.FALSE, reason, f"{says}; {asked}" if asked else says)
+    undecided_ones = [(reason, pod) for pod in pods if (reason := undecided(pod)) is not None]
+    if undecided_ones:
+        reason, first = undecided_ones[0]
+        says = f"{len(undecided_ones)} of {len(pods)} pods have no node yet, {undecided_says(first)}"
+        return Said(Truth.UNKNOWN, reason, says)
     if not pods or any(not pod.spec.node_name for pod in pods):
         return Said(Truth.UNKNOWN, "NotScheduled", "not every pod was looked at by the scheduler")
     return Said(Truth.TRUE, "Scheduled")

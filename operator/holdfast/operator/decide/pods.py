@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from holdfast.api.jobstatus import Condition
 from holdfast.api.plan import NodeObserved, NodeState, Plan, PodEnd, PodState
@@ -27,6 +28,12 @@ OVER_ITS_STORAGE = re.compile(
     r"|Container .* exceeded its local ephemeral storage limit"
     r"|Pod ephemeral local storage usage exceeds the total limit of containers"
 )
+
+# Why a pod has no node though no scheduler says that there is none for it: somebody's gate keeps it from the
+# scheduler's sight, or the scheduler failed at it. Neither asks for nodes.
+# Sources: https://kubernetes.io/docs/concepts/scheduling-eviction/pod-scheduling-readiness/ and
+# https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/api/core/v1/types.go
+UNDECIDED: Final = frozenset(("SchedulingGated", "SchedulerError"))
 
 QUICK_S = 60.0
 FIRST_WAIT_S = 10.0
@@ -156,6 +163,8 @@ def why_pending(pod: Pod) -> str:
     """What a pod that does not run yet waits for; empty when it is on its way."""
     if (unscheduled := unschedulable(pod)) is not None:
         return unscheduled
+    if (reason := undecided(pod)) is not None:
+        return f"{reason}: {undecided_says(pod)}"
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         waiting = status.state.waiting
         if waiting is not None and waiting.reason not in ORDINARY_WAITS:
@@ -185,14 +194,33 @@ def joins_late_in_s(pod: Pod, now: float) -> float | None:
 
 def unschedulable(pod: Pod) -> str | None:
     """Why the scheduler finds no place for it; None when it has one, or was not looked at yet."""
-    condition = _condition(pod, "PodScheduled", "False")
+    condition = _no_place(pod)
     return None if condition is None else _told(condition.reason or "Unschedulable", condition.message)
 
 
 def unschedulable_since(pod: Pod) -> float | None:
     """Since when the scheduler finds no place for it, in wall seconds; None when it did not say so."""
-    condition = _condition(pod, "PodScheduled", "False")
+    condition = _no_place(pod)
     return None if condition is None else seconds_of(condition.last_transition_time)
+
+
+def undecided(pod: Pod) -> str | None:
+    """The reason why it has no node though none was looked for; None when one was, or nothing was said yet."""
+    condition = _condition(pod, "PodScheduled", "False")
+    return condition.reason if condition is not None and condition.reason in UNDECIDED else None
+
+
+def undecided_says(pod: Pod) -> str:
+    """In words, of a pod that is undecided: by which gates, or what failed."""
+    if gates := ", ".join(gate.name for gate in pod.spec.scheduling_gates):
+        return _told("held by scheduling gates", gates)
+    condition = _condition(pod, "PodScheduled", "False")
+    return _told("the scheduler failed at it", condition.message if condition is not None else "")
+
+
+def _no_place(pod: Pod) -> Condition | None:
+    condition = _condition(pod, "PodScheduled", "False")
+    return None if condition is None or condition.reason in UNDECIDED else condition
 
 
 def ran_from_to(pod: Pod) -> tuple[float, float]:

@@ -126,10 +126,15 @@ class Container(Object, frozen=True, gc=False):
     resources: Resources = Resources()
 
 
+class Gate(Object, frozen=True, gc=False):
+    name: str = ""
+
+
 class PodSpec(Object, frozen=True, gc=False):
     node_name: str = ""
     containers: tuple[Container, ...] = ()
     priority: int | None = None
+    scheduling_gates: tuple[Gate, ...] = ()
 
 
 class PodStatus(Object, frozen=True, gc=False):
