@@ -50,7 +50,7 @@ class Layer:
 
     def here(self) -> "Layer":
         """As an ordinary run has it: pytest leaves out, and counts, what this machine lacks, or all of it."""
-        if self.command[0] != PYTEST:
+        if PYTEST not in self.command:
             return self
         how = ("--leave-out", self.not_here) if self.not_here else ("--here",)
         return replace(self, command=(*self.command, *how), needs=(INSTALL.name,) if self.not_here else self.needs)
@@ -66,9 +66,12 @@ def pytest_layer(
     needs: Sequence[str] = (),
     after: Sequence[str] | None = None,
     not_here: str = "",
+    environment: Sequence[str] = (),
 ) -> Layer:
     """Begins after the quick checks, for these say most in the least time, unless `after` says otherwise."""
     command = (PYTEST, "--layer", name, *flags, f"tests/{folder or name}")
+    if environment:
+        command = ("env", *environment, *command)
     return Layer(
         name, command, (INSTALL.name, *needs), QUICK if after is None else tuple(after), not_here=not_here
     )
@@ -96,7 +99,13 @@ UNIT = (
 )
 CHECK = (INSTALL, *UNIT, TYPES, FORMAT, STYLE, IMPORTS)
 QUICK = tuple(layer.name for layer in CHECK)
-BUILD = Layer("kubernetes-build", (sys.executable, "tests/servers/kubernetes_binaries.py"), is_background=True)
+GET_KUBERNETES = (sys.executable, "tests/servers/kubernetes_binaries.py")
+BUILD = Layer("kubernetes-build", (*GET_KUBERNETES, "newest"), is_background=True)
+CONTAINERD = Layer("containerd-build", (*GET_KUBERNETES, "containerd"), is_background=True)
+# One after the other: the newest is waited for by most. Two compilers at once would only share the cores.
+OLDEST_BUILD = Layer(
+    "oldest-build", (*GET_KUBERNETES, "oldest"), after=(BUILD.name, CONTAINERD.name), is_background=True
+)
 # Built while the checks run: it takes half a minute where code changed, three where nothing is there yet.
 IMAGES = Layer(
     "images",
@@ -143,10 +152,23 @@ BY_FILE = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
 WHOLE = (
     # One story: what comes after a failure says nothing. It takes longest, and mostly waits: it begins at once.
     pytest_layer(
-        "cluster", "-x", "--durations=12", needs=(BUILD.name, IMAGES.name), after=(), not_here=ROOT_AND_KUBERNETES
+        "cluster",
+        *("-x", "--durations=12"),
+        needs=(BUILD.name, CONTAINERD.name, IMAGES.name),
+        after=(),
+        not_here=ROOT_AND_KUBERNETES,
     ),
     pytest_layer("kubernetes", "-m", "kubernetes", folder="integration", needs=(BUILD.name,), not_here=KUBERNETES),
     pytest_layer("integration", "-m", "not kubernetes", *BY_FILE),
+    # What the operator does depends on the release that it meets.
+    pytest_layer(
+        "kubernetes-oldest",
+        *("-m", "kubernetes"),
+        folder="integration/operator",
+        needs=(OLDEST_BUILD.name,),
+        not_here=KUBERNETES,
+        environment=("HOLDFAST_TEST_KUBERNETES=oldest",),
+    ),
     pytest_layer("tenants", needs=(BUILD.name,), not_here=KUBERNETES),
     LOWEST,
     pytest_layer("sim"),
@@ -156,7 +178,7 @@ WHOLE = (
     pytest_layer("slurm", needs=(SLURM.name,), not_here="needs root, and Slurm of Debian's packages"),
     FUZZ,
 )
-SETUP = (BUILD, IMAGES, JUDGE, CHROMIUM, SLURM, MLFLOW)
+SETUP = (BUILD, CONTAINERD, OLDEST_BUILD, IMAGES, JUDGE, CHROMIUM, SLURM, MLFLOW)
 LAYERS = {layer.name: layer for layer in (*CHECK, *SETUP, *WHOLE)}
 ALL, HERE = "all", "here"
 # What pip installs needs no rights; what else has to be set up is for layers that an ordinary run leaves out.
@@ -164,7 +186,7 @@ GROUPS = {
     "check": CHECK,
     "unit": UNIT,
     HERE: (*CHECK, JUDGE, MLFLOW, *(layer.here() for layer in WHOLE if layer is not LOWEST)),
-    ALL: (BUILD, *CHECK, *(layer for layer in SETUP if layer is not BUILD), *WHOLE),
+    ALL: (BUILD, CONTAINERD, *CHECK, *(layer for layer in SETUP if layer not in (BUILD, CONTAINERD)), *WHOLE),
 }
 
 
