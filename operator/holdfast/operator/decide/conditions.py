@@ -324,11 +324,10 @@ def _capacity_available(ctx: Context) -> Said:
         says = f"{len(waiting)} of {len(pods)} pods find no place: {waiting[0]}"
         reason, asked = capacity_says(ctx.observed.capacity) or ("Unschedulable", "")
         return Said(Truth.FALSE, reason, f"{says}; {asked}" if asked else says)
-    undecided_ones = [(reason, pod) for pod in pods if (reason := undecided(pod)) is not None]
-    if undecided_ones:
-        reason, first = undecided_ones[0]
-        says = f"{len(undecided_ones)} of {len(pods)} pods have no node yet, {undecided_says(first)}"
-        return Said(Truth.UNKNOWN, reason, says)
+    held = [(why, pod) for pod in pods if (why := undecided(pod)) is not None]
+    if held:
+        says = f"{len(held)} of {len(pods)} pods have no node yet, {undecided_says(held[0][1])}"
+        return Said(Truth.UNKNOWN, held[0][0], says)
     if not pods or any(not pod.spec.node_name for pod in pods):
         return Said(Truth.UNKNOWN, "NotScheduled", "not every pod was looked at by the scheduler")
     return Said(Truth.TRUE, "Scheduled")

@@ -33,6 +33,7 @@ from holdfast.operator.decide.template import (
     TOKEN_LIFE_S,
     TOKEN_PATH,
     TOKEN_VOLUME,
+    TRAINER,
     Template,
     check_template,
     read_template,
@@ -45,6 +46,7 @@ from holdfast.operator.kube.objects import (
     MEMBER_LABEL,
     QUICK_ENDS,
     SHM_SIZE,
+    TRAINER_NAME,
     Pod,
 )
 from holdfast.wire.access import WATCHDOG_CA_VARIABLE
@@ -127,7 +129,7 @@ def blueprint(
         raise InvalidSpec(*problems)
     template = read_template(job.spec.template)
     assert isinstance(template, Template), "a checked template can be read"
-    name = job.metadata.name or ""
+    name, trainer = job.metadata.name or "", template.spec.containers[template.trainer].name
     metadata = {
         "namespace": job.metadata.namespace,
         "labels": {
@@ -141,6 +143,7 @@ def blueprint(
             **(template.metadata.annotations or {}),
             **placement.annotations,
             **({AVOIDS: ",".join(sorted(avoided))} if avoided else {}),
+            **({TRAINER_NAME: trainer} if trainer != TRAINER else {}),
             EDITION: edition_of(job),
         },
         "ownerReferences": [owner_reference(name, job.metadata.uid or "")],

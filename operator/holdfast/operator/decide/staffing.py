@@ -12,7 +12,7 @@ from holdfast.operator.decide.action import CreatePod, DeletePod
 from holdfast.operator.decide.admission import HELD
 from holdfast.operator.decide.context import Context, Decision
 from holdfast.operator.decide.podbuilder import blueprint, edition_of, is_earlier
-from holdfast.operator.decide.pods import UNREACHABLE, is_running, ran_from_to
+from holdfast.operator.decide.pods import UNREACHABLE, goes_on, is_running, ran_from_to
 from holdfast.operator.kube.objects import AVOIDS, ROLL_TO, Pod
 
 CREATED_AT_ONCE = 500
@@ -121,10 +121,16 @@ def _departures(ctx: Context) -> list[DeletePod]:
         if node is not None and node.state is NodeState.GONE:
             # An end by force waits until the watchdog has released the member.
             deletes.append(_delete_gracefully(pod, "its node is gone"))
+    # One whose trainer ended and of which another container goes on would hold its place for ever.
+    keep = ctx.crash_loop.keep
+    held = [pod for pod in ctx.pods.ended if goes_on(pod) and pod.metadata.name not in keep]
+    deletes += [
+        _delete_gracefully(pod, "its trainer ended, and another of its containers goes on") for pod in held
+    ]
     # Of ended pods the newest are kept, and those the crash loop is read from.
     newest_first = sorted(ctx.pods.ended, key=lambda pod: (ran_from_to(pod)[1], _ordinal(pod)), reverse=True)
     for pod in newest_first[LOGS_KEPT:]:
-        if pod.metadata.name not in ctx.crash_loop.keep:
+        if pod not in held and pod.metadata.name not in keep:
             deletes.append(_delete_gracefully(pod, "it ended, and newer ones are kept for their logs"))
     return deletes
 
