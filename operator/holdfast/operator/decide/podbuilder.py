@@ -45,6 +45,7 @@ from holdfast.operator.kube.objects import (
     JOB_LABEL,
     MEMBER_LABEL,
     QUICK_ENDS,
+    REFUSED_BY,
     SHM_SIZE,
     TRAINER_NAME,
     Pod,
@@ -119,9 +120,14 @@ class Blueprint:
 
 
 def blueprint(
-    job: TrainingJob, options: Options, avoided: Sequence[str] = (), placement: Placement = UNCHANGED
+    job: TrainingJob,
+    options: Options,
+    avoided: Sequence[str] = (),
+    placement: Placement = UNCHANGED,
+    refused: Sequence[str] = (),
 ) -> Blueprint:
-    """The pods of `job`, kept away from nodes with the host name labels `avoided`, as its queue wants them.
+    """The pods of `job`, kept away from nodes with the host name labels `avoided` and, for a while, `refused`, as
+    its queue wants them.
 
     Raises InvalidSpec.
     """
@@ -143,12 +149,13 @@ def blueprint(
             **(template.metadata.annotations or {}),
             **placement.annotations,
             **({AVOIDS: ",".join(sorted(avoided))} if avoided else {}),
+            **({REFUSED_BY: ",".join(sorted(refused))} if refused else {}),
             **({TRAINER_NAME: trainer} if trainer != TRAINER else {}),
             EDITION: edition_of(job),
         },
         "ownerReferences": [owner_reference(name, job.metadata.uid or "")],
     }
-    spec = _placed(_spec(job, options, template, sorted(avoided)), placement)
+    spec = _placed(_spec(job, options, template, sorted((*avoided, *refused))), placement)
     return Blueprint(name, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
 

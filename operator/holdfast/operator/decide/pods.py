@@ -8,7 +8,7 @@ from typing import Final
 from holdfast.api.jobstatus import Condition
 from holdfast.api.plan import NodeObserved, NodeState, Plan, PodEnd, PodState
 from holdfast.operator.decide.template import TRAINER
-from holdfast.operator.kube.objects import QUICK_ENDS, TRAINER_NAME, Metadata, Pod, Terminated, seconds_of
+from holdfast.operator.kube.objects import QUICK_ENDS, TRAINER_NAME, Metadata, Pod, Terminated, seconds_of, text_of
 
 UNREACHABLE = frozenset((NodeState.GONE, NodeState.NOT_READY))
 TO_BE_LEFT = frozenset((NodeState.GONE, NodeState.DRAINING))
@@ -35,6 +35,13 @@ OVER_ITS_STORAGE = re.compile(
 # Sources: https://kubernetes.io/docs/concepts/scheduling-eviction/pod-scheduling-readiness/ and
 # https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/api/core/v1/types.go
 UNDECIDED: Final = frozenset(("SchedulingGated", "SchedulerError"))
+
+# A deadline ends a pod wherever it is; what else ends one before it began comes of its node.
+OF_NO_NODE: Final = frozenset(("DeadlineExceeded",))
+REFUSED_S = 120.0
+"""For how long a job's pods keep away from a node whose kubelet refused one. The scheduler would choose it again:
+by what it knows the node fits. A kubelet tells within 10 s what changed of its node, and device plugins start
+again within a minute. It is no judgement of the node: another job's pod may fit."""
 
 QUICK_S = 60.0
 FIRST_WAIT_S = 10.0
@@ -255,12 +262,57 @@ def _no_place(pod: Pod) -> Condition | None:
 
 
 def ran_from_to(pod: Pod) -> tuple[float, float]:
-    """When an ended pod began and ended, in wall seconds; its creation where nothing says."""
+    """When an ended pod began and ended, in wall seconds; its creation where nothing says.
+
+    Where no container began: when it got its node, and when last something of it changed.
+    """
     created = seconds_of(pod.metadata.creation_timestamp) or 0.0
     terminated = [end for _, end in _ends(pod)]
     begins = [each for each in (seconds_of(one.started_at) for one in terminated) if each is not None]
     ends = [each for each in (seconds_of(one.finished_at) for one in terminated) if each is not None]
-    return min(begins, default=created), max(ends, default=created)
+    bound = _condition(pod, "PodScheduled", "True")
+    since = seconds_of(bound.last_transition_time) if bound is not None else None
+    changes = [seconds_of(each.last_transition_time) for each in pod.status.conditions]
+    began = min(begins, default=created if since is None else since)
+    changed = max((each for each in changes if each is not None), default=created)
+    return began, max(ends, default=max(began, changed))
+
+
+def refused_by(pod: Pod) -> str:
+    """The node whose kubelet did not take it, or ended it before anything of it began; empty where none did.
+
+    Such as OutOfcpu, OutOfnvidia.com/gpu, UnexpectedAdmissionError, NodeAffinity, TopologyAffinityError.
+    Source: https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/lifecycle/predicate.go
+    """
+    reason, statuses = pod.status.reason, (*pod.status.container_statuses, *pod.status.init_container_statuses)
+    began = any(each.state.running is not None or each.state.terminated is not None for each in statuses)
+    refused = pod.status.phase == "Failed" and reason and reason not in OF_NO_NODE and not began
+    return pod.spec.node_name if refused else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """Nodes that refused a pod of the job just now. `keep` are the names of the pods by which that is known,
+    `changes_at` is when the next of them may be tried again, in wall seconds.
+    """
+
+    nodes: frozenset[str] = frozenset()
+    keep: frozenset[str] = frozenset()
+    changes_at: float | None = None
+
+
+def refusals(ended: Iterable[Pod], now: float) -> Refusals:
+    """What ended pods say of nodes that would not have them."""
+    newest: dict[str, tuple[float, str]] = {}
+    for pod in ended:
+        at = ran_from_to(pod)[1]
+        if (node := refused_by(pod)) and now < at + REFUSED_S:
+            newest[node] = max(newest.get(node, (at, "")), (at, pod.metadata.name))
+    return Refusals(
+        frozenset(newest),
+        frozenset(name for _, name in newest.values()),
+        min((at + REFUSED_S for at, _ in newest.values()), default=None),
+    )
 
 
 def _condition(pod: Pod, type_: str, status: str) -> Condition | None:
@@ -319,6 +371,11 @@ class QuickEnd:
         """In a sentence, the same for as long as it is the newest."""
         began, ended = ran_from_to(self.pod)
         return f"{self.pod.metadata.name} ended {ended - began:.0f} s after its start: {end_of(self.pod)}"
+
+    def says_when(self, now: float) -> str:
+        """With how many there were, and when the next one starts while that is to come."""
+        says = f"{self.says()}; {self.count} in a row"
+        return f"{says}, the next one starts at {text_of(self.due)}" if now < self.due else says
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ CHANGE = "holdfast.dev/change"  # annotation of such a pod: digest of the policy
 MADE_FROM = "holdfast.dev/made-from"  # annotation: digest of what a service or budget was made from
 QUICK_ENDS = "holdfast.dev/quick-ends"  # annotation: how many pods in a row had ended quickly before this one
 AVOIDS = "holdfast.dev/avoids"  # annotation: host names a pod was made to keep away from
+REFUSED_BY = "holdfast.dev/refused-by"  # annotation: host names that had just refused the job a pod
 EDITION = "holdfast.dev/edition"  # annotation: digest of the template a pod was made of
 TRAINER_NAME = (
     "holdfast.dev/trainer"  # annotation: the container that runs the launcher, where its name is another
