@@ -263,12 +263,16 @@ class PreemptionNoticed(msgspec.Struct, frozen=True, tag=True):
 
 
 class ProcessKilledForMemory(msgspec.Struct, frozen=True, tag=True):
-    """The kernel killed process `pid` because memory had run out."""
+    """The kernel killed process `pid` because memory had run out.
+
+    `own_limit`: that of its own pod or job, up to a limit; False also where the kernel does not say whose.
+    """
 
     pid: Pid
     name: Name
     age_s: Seconds
     text: Text = ""
+    own_limit: bool = False
 
 
 NodeEvent = (

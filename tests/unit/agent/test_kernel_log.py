@@ -77,7 +77,7 @@ def test_the_driver_says_it_in_words_and_a_killing_is_told_once(ring: Ring, tmp_
     lost, killed = look(sensor, 100.0).events
     assert lost == GpuDisappeared("PCI:0000:3b:00", 0.0, "GPU has fallen off the bus")
     assert isinstance(killed, ProcessKilledForMemory)
-    assert (killed.pid, killed.name) == (77, "python")
+    assert (killed.pid, killed.name, killed.own_limit) == (77, "python", False)
 
 
 # Restarts.
@@ -519,3 +519,13 @@ def test_a_log_file_is_known_as_a_whole_only_if_the_boot_is_young(tmp_path: Path
 def test_a_log_that_cannot_be_read_says_nothing_is_clear(tmp_path: Path) -> None:
     sensor = KernelLog(LogFile(str(tmp_path / "absent")), names=GpuNames("/nowhere"), boot=BOOT)
     assert sensor.read(1.0).all_clear == ()
+
+
+def test_a_killing_for_a_pods_own_limit_is_told_as_such(ring: Ring, tmp_path: Path) -> None:
+    sensor = ring.sensor(tmp_path)
+    group = "oom_memcg=/kubepods/pod1,task_memcg=/kubepods/pod1/c"
+    ring.say(f"oom-kill:constraint=CONSTRAINT_MEMCG,mems_allowed=0,{group},task=python,pid=77,uid=0", at=100.0)
+    ring.say("Memory cgroup out of memory: Killed process 77 (python) total-vm:1kB, anon-rss:1kB", at=100.0)
+    (killed,) = look(sensor, 100.0).events
+    assert isinstance(killed, ProcessKilledForMemory)
+    assert killed.own_limit

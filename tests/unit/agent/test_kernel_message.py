@@ -196,6 +196,7 @@ OTHERS: dict[str, tuple[str, KernelMessage]] = {
             "python",
             "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0-1,"
             "oom_memcg=/kubepods/pod1,task_memcg=/kubepods/pod1/c,task=python,pid=19289,uid=0",
+            own_limit=True,
         ),
     ),
     "mlx5 down": (
@@ -448,3 +449,30 @@ def test_a_line_that_the_kernel_did_not_say_is_none(line: str) -> None:
 def test_the_table_is_as_large_as_it_must_be() -> None:
     assert len(XIDS) + len(OTHERS) + len(HARMLESS) >= 60
     assert len(HARMLESS) >= 15
+
+
+BURSTABLE = "kubepods-burstable.slice"
+POD = f"/kubepods.slice/{BURSTABLE}/kubepods-burstable-pod0b7f.slice"
+
+
+@pytest.mark.parametrize(
+    ("whose", "own_limit"),
+    [
+        ("constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/kubepods/pod1/c", True),
+        (f"constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=c.scope,mems_allowed=0,oom_memcg={POD}", True),
+        ("constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/slurm/uid_7/job_9", True),
+        # All pods together reached what their node gives them.
+        ("constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/kubepods", False),
+        ("constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/kubepods.slice", False),
+        (f"constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,oom_memcg=/kubepods.slice/{BURSTABLE}", False),
+        ("constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/", False),
+        ("constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom", False),
+        ("constraint=CONSTRAINT_CPUSET,nodemask=(null),cpuset=/x,mems_allowed=0,global_oom", False),
+    ],
+)
+def test_whose_memory_had_run_out_is_told_by_the_group_whose_limit_was_reached(
+    whose: str, own_limit: bool
+) -> None:
+    told = parse_message(f"oom-kill:{whose},task_memcg={POD}/c.scope,task=python,pid=7,uid=0")
+    assert isinstance(told, KilledForMemory)
+    assert (told.pid, told.name, told.own_limit) == (7, "python", own_limit)

@@ -137,3 +137,30 @@ def test_proof_that_comes_after_the_excuse_counts() -> None:
     story = running(2, spares=1).pod(*DELETED)
     story.find(FindingKind.GPU_LOST, 1, cause="GPU lost")
     assert [each.weight for each in marks_of(story).marks["node-1"]] == [2.0]
+
+
+def of_its_own_limit(story: Story, node: int) -> Story:
+    """The agent's word of why the worker died, in the round that is over by now."""
+    cause = "out of memory: the pod's own limit"
+    return story.die(node, cause=cause, innocent=True, round=story.incident.round)
+
+
+@pytest.mark.parametrize("is_over", [False, True], ids=["in its round", "when the round is over"])
+def test_what_a_death_was_held_for_is_taken_back_when_the_kernel_names_the_pods_own_limit(is_over: bool) -> None:
+    story = running(2, spares=1).die(1, cause="signal 9 (SIGKILL)")
+    assert not holds_nothing(story)
+    if not is_over:
+        story.now += 0.1
+    of_its_own_limit(story, 1)
+    assert (story.incident.cause, story.incident.innocent) == ("out of memory: the pod's own limit", True)
+    assert len(story.state.incidents) == 1
+    assert holds_nothing(story)
+
+
+def test_a_pod_that_reaches_its_own_limit_a_second_time_keeps_its_node() -> None:
+    story = running(2, spares=1)
+    for step in (10, 20):
+        of_its_own_limit(story.run(step).die(1, cause="signal 9 (SIGKILL)", began_at=story.now), 1)
+        story.now += 60
+    assert len(story.state.incidents) == 2
+    assert holds_nothing(story)

@@ -174,8 +174,8 @@ def test_silence_and_other_samples_prove_no_death() -> None:
     assert detector.next_wakeup() is None
 
 
-def killed(node: str, pid: int = 4321, *, age_s: float = 0.0) -> Reported:
-    return reported(node, events=(ProcessKilledForMemory(pid, "python", age_s),))
+def killed(node: str, pid: int = 4321, *, age_s: float = 0.0, own_limit: bool = False) -> Reported:
+    return reported(node, events=(ProcessKilledForMemory(pid, "python", age_s, own_limit=own_limit),))
 
 
 def test_a_worker_that_the_kernel_killed_for_memory_is_told_apart_when_the_agent_comes_later() -> None:
@@ -267,3 +267,13 @@ def test_a_worker_that_reached_its_pods_own_memory_limit_blames_no_node() -> Non
         True,
     )
     assert found.evidence[-1].source == "control group of pod m0"
+
+
+@pytest.mark.parametrize("agent_first", [True, False])
+def test_a_worker_whose_pods_limit_the_kernel_names_blames_no_node(agent_first: bool) -> None:
+    detector = in_round()
+    signs = [killed("n1", own_limit=True), exited(3, signal=9)]
+    *_, last = (detector.observe(sign, 10.0) for sign in (signs if agent_first else reversed(signs)))
+    (found,) = last
+    assert (found.cause, found.innocent) == ("out of memory: the pod's own limit", True)
+    assert found.evidence[-1].source == "kernel of node n1"

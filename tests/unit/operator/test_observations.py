@@ -169,8 +169,8 @@ def disrupted(reason: str, status: str = "True") -> Condition:
         # The kernel chose it because the node's memory was used up.
         (pod(0, phase="Failed", ended=OOM), None),
         (pod(0, phase="Failed", ended=Terminated(137, "Error"), memory="32Gi"), None),
-        # It began a second worker: a container that is told of as killed and goes on.
-        (pod(0, ended=OOM, memory="32Gi"), None),
+        # A sidecar runs on, so that the pod does.
+        (pod(0, ended=OOM, memory="32Gi"), PodEnd.OWN_LIMIT),
         (pod(0, deleted=True), PodEnd.DELETED),
         (pod(0, deleted=True, phase="Failed", ended=Terminated(137, "Error")), PodEnd.DELETED),
         (pod(0, deleted=True, conditions=[disrupted("PreemptionByScheduler")]), PodEnd.DISPLACED),

@@ -72,7 +72,8 @@ class KernelFaults:
                 if len(self._killings) > _KILLINGS_KEPT:
                     self._killings.popitem(last=False)
                 is_told = before is not None and abs(at - before) <= _SAME_KILLING_S
-                return None if is_told else ProcessKilledForMemory(pid, name, age_s, text)
+                killed = ProcessKilledForMemory(pid, name, age_s, text, message.own_limit)
+                return None if is_told else killed
             case LinkChanged(device=device, text=text):
                 if device in self._changes or len(self._changes) < _DEVICES_MAX:
                     changes = self._port(device)

@@ -68,11 +68,14 @@ class SwitchFault:
 
 @dataclass(frozen=True, slots=True)
 class KilledForMemory:
-    """The kernel killed a process for want of memory. It says so in two messages."""
+    """The kernel killed a process for want of memory. It says so in two messages, of which the first tells whose
+    memory it was: `own_limit` where a control group had reached its limit that is not all pods' together.
+    """
 
     pid: int
     name: str
     text: str
+    own_limit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,9 @@ def _meaning(kind: type[KernelMessage], match: re.Match[str]) -> KernelMessage |
     if kind is SwitchFault:
         return SwitchFault(said["switch"], int(said["sxid"]), said["rest"].strip(" ,")[:_TEXT_CHARACTERS_MAX])
     if kind is KilledForMemory:
-        return KilledForMemory(int(said["pid"]), said["name"], whole)
+        group = said.get("group")
+        own_limit = group is not None and group.rpartition("/")[2] not in _OF_ALL_PODS
+        return KilledForMemory(int(said["pid"]), said["name"], whole, own_limit)
     if kind is LinkChanged:
         return LinkChanged(said["device"], whole)
     if kind is PcieFatal:
@@ -156,6 +161,15 @@ def _xid(slot: str, xid: int, rest: str) -> XidLogged | None:
     return XidLogged(slot, xid, rest[:_TEXT_CHARACTERS_MAX], recovery_action, link_fault)
 
 
+# Control groups whose limit is no pod's own: when one is reached, the node gives its pods more than it has.
+# Source: https://kubernetes.io/docs/tasks/administer-cluster/reserve-compute-resources/#enforcing-node-allocatable
+_OF_ALL_PODS: Final = frozenset(
+    (
+        *("", "kubepods", "burstable", "besteffort"),
+        *("kubepods.slice", "kubepods-burstable.slice", "kubepods-besteffort.slice"),
+        *("system.slice", "user.slice"),
+    )
+)
 _VALID, _NOT_CORRECTED = 1 << 63, 1 << 61
 _PCI: Final = rf"(?P<pci>{PCI_PATTERN})"
 _RECOVERY: Final = re.compile(
@@ -192,7 +206,8 @@ _FORMS_OF: Final[Mapping[type[KernelMessage], tuple[tuple[str, str], ...]]] = {
         ("illed process", rf"(?:(?:Memory cgroup o|O)ut of memory(?: \(\w+\))?: )?{_KILLED}"),
         (
             "oom-kill:",
-            r"oom-kill:constraint=\w{1,40},.{0,1500}?,task=(?P<name>.{0,64}?),pid=(?P<pid>\d{1,10}),uid=\d",
+            r"oom-kill:constraint=(?:CONSTRAINT_MEMCG,.{0,1500}?,oom_memcg=(?P<group>[^,]{1,1000})|\w{1,40}),"
+            r".{0,1500}?,task=(?P<name>.{0,64}?),pid=(?P<pid>\d{1,10}),uid=\d",
         ),
     ),
     LinkChanged: (

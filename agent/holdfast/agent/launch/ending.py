@@ -39,6 +39,9 @@ _TRACE_BYTES = 8
 _TEXT_CHARACTERS_MAX = 16 << 10
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
+NODE = Path("/proc/vmstat")
+MEMORY_LOOK_S = 1.0
+NO_LIMIT_BYTES = 1 << 60  # a group of the first version without a limit says the largest number of pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,38 +164,86 @@ def _frames(lines: Sequence[str], at: int) -> tuple[list[_Frame], int]:
     return frames, at
 
 
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """`killed`: processes of this group that the kernel killed for memory, also for the node's. `short`: how often
+    this very group was short of it. `node_short`: how often the whole node was, None where it cannot be read.
+    """
+
+    killed: int = 0
+    short: int = 0
+    node_short: int | None = None
+
+
 class MemoryLimit:
     """Whether the kernel killed a process because its pod reached the memory limit of its own.
 
     Such a worker ends with signal 9 like one that somebody killed, and its node has no part in it. A container
     whose first process lives on is not marked OOMKilled, and the kernel's log is the agent's, where it may be read
     at all. But the control group of this process counts: this is asked when a worker has ended with signal 9.
+
+    The limit may be of a group above, the pod's: that one counts how often it was short, out of sight of a
+    container, whose own group only counts the killed. The other reason for a kill is the node's memory, and before
+    that is given up the kernel lets whoever asks for memory look for some, which it counts for the whole node
+    (`allocstall_*`; what groups do within their limits does not count there). So a kill in a group that has a
+    limit, on a node that was not short, is the pod's own limit. The node is looked at every `MEMORY_LOOK_S`.
+
     Where nothing can be read, nothing is said to have reached a limit.
 
-    Sources: https://docs.kernel.org/admin-guide/cgroup-v2.html (memory.events) and
-    https://docs.kernel.org/admin-guide/cgroup-v1/memory.html (memory.oom_control, memory.failcnt)
+    Sources: https://docs.kernel.org/admin-guide/cgroup-v2.html (memory.events, memory.max),
+    https://docs.kernel.org/admin-guide/cgroup-v1/memory.html (memory.oom_control, memory.failcnt) and
+    https://github.com/torvalds/linux/blob/master/mm/vmscan.c (ALLOCSTALL)
     """
 
-    def __init__(self, control_groups: Path = CONTROL_GROUPS, own: Path = OWN) -> None:
+    def __init__(self, control_groups: Path = CONTROL_GROUPS, own: Path = OWN, node: Path = NODE) -> None:
         self._folders = tuple(_folders(control_groups, own))
+        self._node = node
         self._known = self._read()
+        self._stalls = (self._known.node_short, self._known.node_short)
+
+    def look(self) -> None:
+        """See whether the node is short of memory. Call it every `MEMORY_LOOK_S`."""
+        self._stalls = (self._stalls[1], self._node_short())
 
     def has_killed(self) -> bool:
-        """Whether a process was killed since the last call, after the group had reached its limit."""
-        (killed, short), self._known = self._known, self._read()
-        return self._known[0] > killed and self._known[1] > short
+        """Whether a process was killed since the last call, after the group or one above had reached its limit."""
+        before, self._known = self._known, self._read()
+        if self._known.killed <= before.killed:
+            return False
+        calm = self._known.node_short is not None and self._known.node_short == self._stalls[0]
+        return self._known.short > before.short or (calm and self._is_limited())
 
-    def _read(self) -> tuple[int, int]:
-        """How many processes the kernel killed for memory, also the node's, and how often the group was short."""
+    def _read(self) -> _Counts:
         for folder in self._folders:
             events, control = folder / "memory.events", folder / "memory.oom_control"
             with contextlib.suppress(OSError, ValueError, KeyError):
                 if events.exists():
                     counted = _counted(events)
-                    return counted["oom_kill"], counted["oom"]
+                    return _Counts(counted["oom_kill"], counted["oom"], self._node_short())
                 if control.exists():
-                    return _counted(control)["oom_kill"], int((folder / "memory.failcnt").read_text())
-        return 0, 0
+                    short = int((folder / "memory.failcnt").read_text())
+                    return _Counts(_counted(control)["oom_kill"], short, self._node_short())
+        return _Counts()
+
+    def _node_short(self) -> int | None:
+        try:
+            counted = [count for name, count in _counted(self._node).items() if name.startswith("allocstall")]
+        except (OSError, ValueError):
+            return None
+        return sum(counted) if counted else None
+
+    def _is_limited(self) -> bool:
+        """Whether the group has a limit. A kubelet gives it that of the pod where the container has none.
+
+        Source: getMemoryLimit in
+        https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/kuberuntime/kuberuntime_container_linux.go
+        """
+        for folder in self._folders:
+            for file in (folder / "memory.max", folder / "memory.limit_in_bytes"):
+                with contextlib.suppress(OSError, ValueError):
+                    limit = file.read_text().strip()
+                    return limit != "max" and int(limit) < NO_LIMIT_BYTES
+        return False
 
 
 def _folders(control_groups: Path, own: Path) -> Iterator[Path]:

@@ -23,7 +23,7 @@ import msgspec
 from holdfast.agent.launch import firstsign, forking, logs
 from holdfast.agent.launch.connection import Connection
 from holdfast.agent.launch.control import ControlServer
-from holdfast.agent.launch.ending import MemoryLimit, last_completed, raised_in
+from holdfast.agent.launch.ending import MEMORY_LOOK_S, MemoryLimit, last_completed, raised_in
 from holdfast.agent.launch.habits import ScriptHabits
 from holdfast.agent.launch.host import ReservedPorts
 from holdfast.agent.launch.localset import Effect, KillWorker, LocalSet, Report, Start, StartTest, TellWorker
@@ -184,6 +184,7 @@ class Launcher:
                     _every(firstsign.LOOK_INTERVAL_S, self._signs.look),
                     _every(firstsign.LOOK_INTERVAL_S, self._habits.look),
                     _every(logs.TRIM_INTERVAL_S, self._logs.trim),
+                    _every(MEMORY_LOOK_S, self._memory_limit.look),
                     self._connection.run(),
                 ):
                     await stack.enter_async_context(_running_beside(work, self._over))

@@ -20,6 +20,7 @@ from holdfast.operator.decide.context import Context
 from holdfast.operator.decide.observed import Mode
 from holdfast.operator.decide.podbuilder import difference, edition_of, is_earlier
 from holdfast.operator.decide.pods import (
+    QuickEnd,
     is_running,
     joins_late_in_s,
     late_in_s,
@@ -68,6 +69,8 @@ DOUBTED_UNSEEN = {
     "Degraded": (Truth.FALSE,),
     "CheckpointHealthy": (Truth.TRUE,),
 }
+SEEN_HERE = frozenset(("BackingOff", "CrashLoop", "MemberCannotStart"))
+"""Reasons that come of pods and not of the watchdog: without it the newest look at them counts."""
 ITS_TURN = "its pods are made again by themselves when its turn comes"
 ADMITTED = {
     Standing.ADMITTED: Said(Truth.TRUE, "Admitted"),
@@ -138,6 +141,8 @@ def conditions_of(ctx: Context, would: Iterable[str]) -> list[Condition]:
         if known is not None and known.status in TRUTHS and known.reason:
             last = Said(known.status, known.reason, known.message)
         if said is None:
+            if last is not None and last.reason in SEEN_HERE:
+                last = NOT_HEARD  # it was seen of pods, which say something else now
             said = last or (NOT_HEARD if type_ == "WatchdogReachable" else NOT_TAKEN)
         if unseen and said.status in DOUBTED_UNSEEN.get(type_, ()):
             # The time in it is told once: it would be later with every restart of the operator.
@@ -179,10 +184,13 @@ def _unseen(ctx: Context) -> Said:
 def changes_in_s(ctx: Context) -> float | None:
     """When a condition changes though nothing comes before: nobody else asks for that look.
 
-    A watchdog that is away will be missed, and the start or the joining of a pod will be late.
+    A watchdog that is away will be missed, the start or the joining of a pod will be late, a crash loop is over.
     """
     waits = [left_s for pod in ctx.pods.live if (left_s := late_in_s(pod, ctx.now))]
     waits += [left_s for _, left_s in _joining(ctx) if left_s]
+    # How pods crash is seen without the watchdog, and also of a job that no pod is made for now.
+    if ctx.crash_loop.changes_at is not None:
+        waits.append(max(0.0, ctx.crash_loop.changes_at - ctx.now))
     if not ctx.connected and ctx.observed.heard_age_s <= SILENT_S:
         waits.append(SILENT_S - ctx.observed.heard_age_s)
     return min(waits) + MARGIN_S if waits else None
@@ -203,11 +211,12 @@ def _ready(ctx: Context) -> Said | None:
 def _progressing(ctx: Context) -> Said | None:
     if ctx.deleted_at is not None:
         return Said(Truth.TRUE, "WindingUp", "the job is deleted and being wound up")
+    loop = _loop(ctx)
+    if loop is not None:
+        return Said(Truth.TRUE, "BackingOff", loop.says())
     if ctx.report is None:
         return None
-    status, loop = ctx.report.status, ctx.crash_loop.newest
-    if loop is not None and ctx.ended is None:
-        return Said(Truth.TRUE, "BackingOff", loop.says())
+    status = ctx.report.status
     if late := list(_late_starts(ctx, joined=status.members.there + status.members.spares)):
         return Said(Truth.TRUE, "MemberCannotStart", "; ".join(late))
     moves = status.phase in (JobPhase.PENDING, JobPhase.PREFLIGHT, JobPhase.FORMING, JobPhase.RECOVERING)
@@ -252,12 +261,26 @@ def _joining(ctx: Context) -> list[tuple[Pod, float]]:
     return [(pod, left_s) for pod, left_s in left if left_s is not None]
 
 
+def _loop(ctx: Context) -> QuickEnd | None:
+    """The newest of the pods that crash; None when there is none, or when the job trains whole since."""
+    loop = ctx.crash_loop.newest
+    if loop is None or ctx.ended is not None:
+        return None
+    if ctx.report is None or ctx.now < loop.due:
+        return loop
+    status = ctx.report.status
+    is_whole = status.phase is JobPhase.RUNNING and status.members.ready >= status.members.wanted
+    return None if is_whole and ctx.connected else loop
+
+
 def _degraded(ctx: Context) -> Said | None:
     if ctx.forgotten is not None:
         return Said(Truth.TRUE, "Forgotten", ctx.forgotten)
+    loop = _loop(ctx)
+    crashes = Said(Truth.TRUE, "CrashLoop", loop.says_when(ctx.now)) if loop and loop.count > 1 else None
     if ctx.report is None:
-        return None
-    status, loop = ctx.report.status, ctx.crash_loop.newest
+        return crashes
+    status = ctx.report.status
     if ctx.ended is not None or status.phase is JobPhase.SUSPENDED:
         return Said(Truth.FALSE, status.phase.value)
     # A human is waited for, unless training that goes on in a later round has answered the page.
@@ -269,9 +292,8 @@ def _degraded(ctx: Context) -> Said | None:
     ]
     if paged:
         return Said(Truth.TRUE, "Paged", _told(paged))
-    if loop is not None and loop.count > 1:
-        says = f"{loop.says()}; {loop.count} in a row, the next one starts at {text_of(loop.due)}"
-        return Said(Truth.TRUE, "CrashLoop", says)
+    if crashes is not None:
+        return crashes
     opened = [each for each in ctx.report.incidents if each.state is IncidentState.OPEN]
     if opened or status.incidents_open:
         return Said(Truth.TRUE, "IncidentOpen", _told(opened))
@@ -324,11 +346,10 @@ def _capacity_available(ctx: Context) -> Said:
         says = f"{len(waiting)} of {len(pods)} pods find no place: {waiting[0]}"
         reason, asked = capacity_says(ctx.observed.capacity) or ("Unschedulable", "")
         return Said(Truth.FALSE, reason, f"{says}; {asked}" if asked else says)
-    undecided_ones = [(reason, pod) for pod in pods if (reason := undecided(pod)) is not None]
-    if undecided_ones:
-        reason, first = undecided_ones[0]
-        says = f"{len(undecided_ones)} of {len(pods)} pods have no node yet, {undecided_says(first)}"
-        return Said(Truth.UNKNOWN, reason, says)
+    held = [(why, pod) for pod in pods if (why := undecided(pod)) is not None]
+    if held:
+        says = f"{len(held)} of {len(pods)} pods have no node yet, {undecided_says(held[0][1])}"
+        return Said(Truth.UNKNOWN, held[0][0], says)
     if not pods or any(not pod.spec.node_name for pod in pods):
         return Said(Truth.UNKNOWN, "NotScheduled", "not every pod was looked at by the scheduler")
     return Said(Truth.TRUE, "Scheduled")

@@ -1,6 +1,6 @@
 """One job as the steps of reconcile look at it: what is observed, sorted out once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,7 +20,7 @@ from holdfast.operator.decide.nodes import holds_nobody_off, state_of
 from holdfast.operator.decide.observed import Mode, Observed, Options
 from holdfast.operator.decide.offers import offer_of
 from holdfast.operator.decide.places import places_of
-from holdfast.operator.decide.pods import CrashLoop, PodList, crash_loop, sort_pods
+from holdfast.operator.decide.pods import CrashLoop, PodList, Refusals, crash_loop, refusals, sort_pods
 from holdfast.operator.decide.policycheck import CHECKED, Change, stand
 from holdfast.operator.decide.policycheck import Standing as PolicyStanding
 from holdfast.operator.decide.remediations import Asker, remediated
@@ -76,6 +76,7 @@ class Context:
     nodes: Mapping[str, NodeObserved]
     pods: PodList
     crash_loop: CrashLoop
+    refusals: Refusals
     contends: Contender | None
     standing: Standing
     queue: InQueue
@@ -162,6 +163,14 @@ class Context:
                 and holds_nobody_off(node, self.tolerations)
                 and state_of(node, self.options, self.tolerations)[0] is NodeState.DRAINING
             }
+        return self._host_names(names)
+
+    @cached_property
+    def refused(self) -> list[str]:
+        """Host name labels of the nodes that refused a pod of the job just now, and are not avoided anyway."""
+        return [name for name in self._host_names(self.refusals.nodes) if name not in self.avoided]
+
+    def _host_names(self, names: Iterable[str]) -> list[str]:
         nodes = {name: self.observed.nodes.get(name) for name in names}
         labels = (node.metadata.labels.get(HOSTNAME_LABEL, name) if node else name for name, node in nodes.items())
         return sorted(labels)
@@ -218,6 +227,7 @@ def context_of(observed: Observed, options: Options, now: float) -> Context:
         nodes=nodes,
         pods=pods,
         crash_loop=crash_loop(pods.ended, now),
+        refusals=refusals(pods.ended, now),
         contends=contends,
         standing=standing,
         queue=queue,

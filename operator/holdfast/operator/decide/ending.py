@@ -16,6 +16,7 @@ from holdfast.operator.decide.capacity import withdrawn
 from holdfast.operator.decide.context import ENDED, Context, Decision
 from holdfast.operator.decide.handover import handed_on
 from holdfast.operator.decide.nodes import cordons
+from holdfast.operator.decide.pods import goes_on
 from holdfast.operator.decide.quota import finished, forgotten
 from holdfast.operator.decide.staffing import delete, force
 from holdfast.operator.kube.objects import FINALIZER
@@ -44,7 +45,8 @@ def finish(ctx: Context) -> Decision:
             return Decision((*actions, DeleteJob()), f"its {life_s:g} s after the end are over")
         waits.append(ctx.ended_at + life_s)
     actions += [*removed(BUDGET, ctx.observed.budgets), *withdrawn(ctx), *finished(ctx), *ended_checks(ctx)]
-    lingering = [*ctx.pods.live, *ctx.pods.stranded, *ctx.pods.released]
+    held = [pod for pod in ctx.pods.ended if goes_on(pod)]
+    lingering = [*ctx.pods.live, *ctx.pods.stranded, *ctx.pods.released, *held]
     if lingering and ctx.now >= ctx.ended_at + LINGERING_S:
         actions += [delete(ctx, pod, "the job is over") for pod in lingering]
     elif lingering:

@@ -34,6 +34,7 @@ from holdfast.operator.decide.template import (
     TOKEN_LIFE_S,
     TOKEN_PATH,
     TOKEN_VOLUME,
+    TRAINER,
     Template,
     check_template,
     read_template,
@@ -45,7 +46,9 @@ from holdfast.operator.kube.objects import (
     JOB_LABEL,
     MEMBER_LABEL,
     QUICK_ENDS,
+    REFUSED_BY,
     SHM_SIZE,
+    TRAINER_NAME,
     Pod,
 )
 from holdfast.wire.access import WATCHDOG_CA_VARIABLE
@@ -117,9 +120,14 @@ class Blueprint:
 
 
 def blueprint(
-    job: TrainingJob, options: Options, avoided: Sequence[str] = (), placement: Placement = UNCHANGED
+    job: TrainingJob,
+    options: Options,
+    avoided: Sequence[str] = (),
+    placement: Placement = UNCHANGED,
+    refused: Sequence[str] = (),
 ) -> Blueprint:
-    """The pods of `job`, kept away from nodes with the host name labels `avoided`, as its queue wants them.
+    """The pods of `job`, kept away from nodes with the host name labels `avoided` and, for a while, `refused`, as
+    its queue wants them.
 
     Raises InvalidSpec.
     """
@@ -127,7 +135,7 @@ def blueprint(
         raise InvalidSpec(*problems)
     template = read_template(job.spec.template)
     assert isinstance(template, Template), "a checked template can be read"
-    name = job.metadata.name or ""
+    name, trainer = job.metadata.name or "", template.spec.containers[template.trainer].name
     metadata = {
         "namespace": job.metadata.namespace,
         "labels": {
@@ -141,11 +149,13 @@ def blueprint(
             **(template.metadata.annotations or {}),
             **placement.annotations,
             **({AVOIDS: ",".join(sorted(avoided))} if avoided else {}),
+            **({REFUSED_BY: ",".join(sorted(refused))} if refused else {}),
+            **({TRAINER_NAME: trainer} if trainer != TRAINER else {}),
             EDITION: edition_of(job),
         },
         "ownerReferences": [owner_reference(name, job.metadata.uid or "")],
     }
-    spec = _placed(_spec(job, options, template, sorted(avoided)), placement)
+    spec = _placed(_spec(job, options, template, sorted((*avoided, *refused))), placement)
     return Blueprint(name, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
 

@@ -7,7 +7,8 @@ from typing import Final
 
 from holdfast.api.jobstatus import Condition
 from holdfast.api.plan import NodeObserved, NodeState, Plan, PodEnd, PodState
-from holdfast.operator.kube.objects import QUICK_ENDS, Metadata, Pod, Terminated, seconds_of
+from holdfast.operator.decide.template import TRAINER
+from holdfast.operator.kube.objects import QUICK_ENDS, TRAINER_NAME, Metadata, Pod, Terminated, seconds_of, text_of
 
 UNREACHABLE = frozenset((NodeState.GONE, NodeState.NOT_READY))
 TO_BE_LEFT = frozenset((NodeState.GONE, NodeState.DRAINING))
@@ -34,6 +35,13 @@ OVER_ITS_STORAGE = re.compile(
 # Sources: https://kubernetes.io/docs/concepts/scheduling-eviction/pod-scheduling-readiness/ and
 # https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/api/core/v1/types.go
 UNDECIDED: Final = frozenset(("SchedulingGated", "SchedulerError"))
+
+# A deadline ends a pod wherever it is; what else ends one before it began comes of its node.
+OF_NO_NODE: Final = frozenset(("DeadlineExceeded",))
+REFUSED_S = 120.0
+"""For how long a job's pods keep away from a node whose kubelet refused one. The scheduler would choose it again:
+by what it knows the node fits. A kubelet tells within 10 s what changed of its node, and device plugins start
+again within a minute. It is no judgement of the node: another job's pod may fit."""
 
 QUICK_S = 60.0
 FIRST_WAIT_S = 10.0
@@ -108,7 +116,25 @@ def ordinal_of(job: str, name: str) -> int | None:
 
 
 def has_ended(pod: Pod) -> bool:
-    return pod.status.phase in ENDED_PHASES
+    """Whether no member will ever be in it: it has ended, or its trainer has, whatever else of it runs on."""
+    return pod.status.phase in ENDED_PHASES or _trainers_end(pod) is not None
+
+
+def ended_well(pod: Pod) -> bool:
+    """Whether a pod that has ended did so with all its work done."""
+    if pod.status.phase in ENDED_PHASES:
+        return pod.status.phase == "Succeeded"
+    end = _trainers_end(pod)
+    return end is not None and end.exit_code == 0
+
+
+def goes_on(pod: Pod) -> bool:
+    """Whether a pod that has ended holds its place for another container, which nobody ends.
+
+    Sidecars among its init containers are ended by their kubelet.
+    """
+    others = any(each.state.terminated is None for each in pod.status.container_statuses)
+    return pod.status.phase not in ENDED_PHASES and others
 
 
 def is_running(pod: Pod) -> bool:
@@ -132,9 +158,8 @@ def end_of(pod: Pod) -> str:
     """How an ended pod ended."""
     if pod.status.reason:
         return _told(pod.status.reason, pod.status.message)
-    # The one that failed, as a rule the trainer; a sidecar that was ended for it comes second.
-    terminated = _terminated(pod)
-    failed = next((each for each in terminated if each.exit_code), terminated[0] if terminated else None)
+    ends = _ends(pod)
+    failed = next((end for _, end in ends if end.exit_code), ends[0][1] if ends else None)
     if failed is None:
         return _told(pod.status.phase, pod.status.message)
     how = f"exit code {failed.exit_code}"
@@ -145,18 +170,31 @@ def end_of(pod: Pod) -> str:
 
 def ended_by(pod: Pod) -> PodEnd | None:
     """Who ends it, or ended it, where its node has no part in that."""
-    # A kubelet evicted it for a limit on local storage that its own user set.
-    over_its_storage = pod.status.reason == "Evicted" and OVER_ITS_STORAGE.match(pod.status.message)
-    # Or for memory: a container without a limit of its own dies when the node's is used up.
-    limited = {each.name for each in pod.spec.containers if "memory" in each.resources.limits}
-    ends = [(each.name, each.state.terminated) for each in pod.status.container_statuses]
-    failed = next(((name, end.reason) for name, end in ends if end is not None and end.exit_code != 0), None)
-    out_of_memory = failed is not None and failed[0] in limited and failed[1] == "OOMKilled"
-    if has_ended(pod) and (over_its_storage or out_of_memory):
+    if has_ended(pod) and (_is_over_its_storage(pod) or _is_over_its_memory(pod)):
         return PodEnd.OWN_LIMIT
     if (disrupted := _condition(pod, "DisruptionTarget", "True")) is not None:
         return PodEnd.DISPLACED if disrupted.reason in DISPLACING else None
     return PodEnd.DELETED if pod.metadata.deletion_timestamp is not None else None
+
+
+def _is_over_its_storage(pod: Pod) -> bool:
+    """Whether a kubelet evicted it for a limit on local storage that its own user set."""
+    return pod.status.reason == "Evicted" and OVER_ITS_STORAGE.match(pod.status.message) is not None
+
+
+def _is_over_its_memory(pod: Pod) -> bool:
+    """Whether it ended for memory of which it has a limit, of its own or of all its containers together.
+
+    One without dies when the node's memory is used up. A limit of the pod bounds each container that has none.
+    Source: https://kubernetes.io/docs/tasks/configure-pod-container/assign-pod-level-resources/
+    """
+    spec = pod.spec
+    failed = next(((name, end) for name, end in _ends(pod) if end.exit_code), None)
+    if failed is None or failed[1].reason != "OOMKilled":
+        return False
+    containers = (*spec.containers, *spec.init_containers)
+    own = any(each.name == failed[0] and "memory" in each.resources.limits for each in containers)
+    return own or "memory" in spec.resources.limits
 
 
 def why_pending(pod: Pod) -> str:
@@ -224,12 +262,57 @@ def _no_place(pod: Pod) -> Condition | None:
 
 
 def ran_from_to(pod: Pod) -> tuple[float, float]:
-    """When an ended pod began and ended, in wall seconds; its creation where nothing says."""
+    """When an ended pod began and ended, in wall seconds; its creation where nothing says.
+
+    Where no container began: when it got its node, and when last something of it changed.
+    """
     created = seconds_of(pod.metadata.creation_timestamp) or 0.0
-    terminated = _terminated(pod)
+    terminated = [end for _, end in _ends(pod)]
     begins = [each for each in (seconds_of(one.started_at) for one in terminated) if each is not None]
     ends = [each for each in (seconds_of(one.finished_at) for one in terminated) if each is not None]
-    return min(begins, default=created), max(ends, default=created)
+    bound = _condition(pod, "PodScheduled", "True")
+    since = seconds_of(bound.last_transition_time) if bound is not None else None
+    changes = [seconds_of(each.last_transition_time) for each in pod.status.conditions]
+    began = min(begins, default=created if since is None else since)
+    changed = max((each for each in changes if each is not None), default=created)
+    return began, max(ends, default=max(began, changed))
+
+
+def refused_by(pod: Pod) -> str:
+    """The node whose kubelet did not take it, or ended it before anything of it began; empty where none did.
+
+    Such as OutOfcpu, OutOfnvidia.com/gpu, UnexpectedAdmissionError, NodeAffinity, TopologyAffinityError.
+    Source: https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/lifecycle/predicate.go
+    """
+    reason, statuses = pod.status.reason, (*pod.status.container_statuses, *pod.status.init_container_statuses)
+    began = any(each.state.running is not None or each.state.terminated is not None for each in statuses)
+    refused = pod.status.phase == "Failed" and reason and reason not in OF_NO_NODE and not began
+    return pod.spec.node_name if refused else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """Nodes that refused a pod of the job just now. `keep` are the names of the pods by which that is known,
+    `changes_at` is when the next of them may be tried again, in wall seconds.
+    """
+
+    nodes: frozenset[str] = frozenset()
+    keep: frozenset[str] = frozenset()
+    changes_at: float | None = None
+
+
+def refusals(ended: Iterable[Pod], now: float) -> Refusals:
+    """What ended pods say of nodes that would not have them."""
+    newest: dict[str, tuple[float, str]] = {}
+    for pod in ended:
+        at = ran_from_to(pod)[1]
+        if (node := refused_by(pod)) and now < at + REFUSED_S:
+            newest[node] = max(newest.get(node, (at, "")), (at, pod.metadata.name))
+    return Refusals(
+        frozenset(newest),
+        frozenset(name for _, name in newest.values()),
+        min((at + REFUSED_S for at, _ in newest.values()), default=None),
+    )
 
 
 def _condition(pod: Pod, type_: str, status: str) -> Condition | None:
@@ -238,11 +321,31 @@ def _condition(pod: Pod, type_: str, status: str) -> Condition | None:
     return found if found is not None and found.status == status else None
 
 
-def _terminated(pod: Pod) -> list[Terminated]:
-    """Of the init containers when no other began: one of them failed."""
+def _trainer_of(pod: Pod) -> str:
+    """The name of the container that runs the launcher. Admission may put others before it."""
+    names = [each.name for each in pod.spec.containers]
+    named = pod.metadata.annotations.get(TRAINER_NAME, TRAINER)
+    return named if named in names or not names else names[0]
+
+
+def _trainers_end(pod: Pod) -> Terminated | None:
+    """How the trainer ended, None while it has not, or is to be started again."""
+    name = _trainer_of(pod)
+    again = any(each.name == name and each.restart_policy not in ("", "Never") for each in pod.spec.containers)
+    ends = (each.state.terminated for each in pod.status.container_statuses if each.name == name)
+    return None if again else next((end for end in ends if end is not None), None)
+
+
+def _ends(pod: Pod) -> list[tuple[str, Terminated]]:
+    """The containers that ended, by name, the trainer first: a sidecar that was ended for it comes second.
+
+    Of the init containers when no other began: one of them failed.
+    """
+    trainer = _trainer_of(pod)
     for statuses in (pod.status.container_statuses, pod.status.init_container_statuses):
-        if ended := [each.state.terminated for each in statuses if each.state.terminated is not None]:
-            return ended
+        ended = [(each.name, each.state.terminated) for each in statuses]
+        if found := [(name, end) for name, end in ended if end is not None]:
+            return sorted(found, key=lambda each: each[0] != trainer)
     return []
 
 
@@ -269,6 +372,11 @@ class QuickEnd:
         began, ended = ran_from_to(self.pod)
         return f"{self.pod.metadata.name} ended {ended - began:.0f} s after its start: {end_of(self.pod)}"
 
+    def says_when(self, now: float) -> str:
+        """With how many there were, and when the next one starts while that is to come."""
+        says = f"{self.says()}; {self.count} in a row"
+        return f"{says}, the next one starts at {text_of(self.due)}" if now < self.due else says
+
 
 @dataclass(frozen=True, slots=True)
 class CrashLoop:
@@ -290,7 +398,7 @@ def crash_loop(ended: Sequence[Pod], now: float) -> CrashLoop:
     held: dict[str, float] = {}  # until when the place of each stays empty
     for pod in ended:
         began, at = ran_from_to(pod)
-        if pod.status.phase == "Succeeded":
+        if ended_well(pod):
             due = at + SETTLING_S
         elif at - began < QUICK_S:
             text = pod.metadata.annotations.get(QUICK_ENDS, "")

@@ -92,7 +92,7 @@ def _decide(ctx: Context) -> Decision:
     # no change of this job tells.
     staffing = staff(ctx, as_in_force(ctx.job, changed.policy), plan)
     asking = capacity(ctx, ctx.job)
-    changes_at = ctx.crash_loop.changes_at
+    changes_at = _soonest(ctx.crash_loop.changes_at, ctx.refusals.changes_at)
     loop_s = None if changes_at is None else max(0.0, changes_at - ctx.now)
     contends = ctx.contends
     waits = contends is not None and (contends.held or contends.short_since is not None)

@@ -12,8 +12,8 @@ from holdfast.operator.decide.action import CreatePod, DeletePod
 from holdfast.operator.decide.admission import HELD
 from holdfast.operator.decide.context import Context, Decision
 from holdfast.operator.decide.podbuilder import blueprint, edition_of, is_earlier
-from holdfast.operator.decide.pods import UNREACHABLE, is_running, ran_from_to
-from holdfast.operator.kube.objects import AVOIDS, ROLL_TO, Pod
+from holdfast.operator.decide.pods import UNREACHABLE, goes_on, is_running, ran_from_to
+from holdfast.operator.kube.objects import AVOIDS, REFUSED_BY, ROLL_TO, Pod
 
 CREATED_AT_ONCE = 500
 """Pods of one job that are made before other jobs have their turn.
@@ -70,7 +70,8 @@ def staff(ctx: Context, job: TrainingJob, plan: Plan) -> Decision:
         says += f"; {CREATED_AT_ONCE} of them are made now"
     creates: tuple[CreatePod, ...] = ()
     if count:
-        first, print_ = next_ordinal(ctx), blueprint(job, ctx.options, ctx.avoided, ctx.queue.placement)
+        first = next_ordinal(ctx)
+        print_ = blueprint(job, ctx.options, ctx.avoided, ctx.queue.placement, ctx.refused)
         quick_ends = ctx.crash_loop.count
         creates = tuple(CreatePod(print_.pod(ordinal, quick_ends)) for ordinal in range(first, first + count))
     return Decision((*deletes, *creates), says, next_page_s)
@@ -121,10 +122,16 @@ def _departures(ctx: Context) -> list[DeletePod]:
         if node is not None and node.state is NodeState.GONE:
             # An end by force waits until the watchdog has released the member.
             deletes.append(_delete_gracefully(pod, "its node is gone"))
+    # One whose trainer ended and of which another container goes on would hold its place for ever.
+    keep = ctx.crash_loop.keep
+    held = [pod for pod in ctx.pods.ended if goes_on(pod) and pod.metadata.name not in keep]
+    deletes += [
+        _delete_gracefully(pod, "its trainer ended, and another of its containers goes on") for pod in held
+    ]
     # Of ended pods the newest are kept, and those the crash loop is read from.
     newest_first = sorted(ctx.pods.ended, key=lambda pod: (ran_from_to(pod)[1], _ordinal(pod)), reverse=True)
     for pod in newest_first[LOGS_KEPT:]:
-        if pod.metadata.name not in ctx.crash_loop.keep:
+        if pod not in held and pod.metadata.name not in keep | ctx.refusals.keep:
             deletes.append(_delete_gracefully(pod, "it ended, and newer ones are kept for their logs"))
     return deletes
 
@@ -144,12 +151,20 @@ def _sort_out_outdated(ctx: Context, job: TrainingJob) -> tuple[list[Pod], list[
         if is_earlier(pod, edition) and (rolled or pod.status.phase == "Pending"):
             when = "before it began" if pod.status.phase == "Pending" else "and a restart was asked for"
             outdated.append(_delete_gracefully(pod, f"the template changed {when}"))
-        elif not pod.spec.node_name and pod.metadata.annotations.get(AVOIDS, "") != avoids:
-            # A node was returned meanwhile, or another one is avoided now.
+        elif not pod.spec.node_name and (
+            pod.metadata.annotations.get(AVOIDS, "") != avoids or not _is_refused_still(ctx, pod)
+        ):
+            # A node was returned meanwhile, or another one is avoided now, or one may be tried again.
             outdated.append(_delete_gracefully(pod, "the nodes to avoid changed before it found a place"))
         else:
             live.append(pod)
     return live, outdated
+
+
+def _is_refused_still(ctx: Context, pod: Pod) -> bool:
+    """Whether the nodes that it was made to keep away from for a while are to be left out still."""
+    known = pod.metadata.annotations.get(REFUSED_BY, "")
+    return not known or {*ctx.refused, *ctx.avoided}.issuperset(known.split(","))
 
 
 def _ordinal(pod: Pod) -> int:

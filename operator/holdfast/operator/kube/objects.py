@@ -30,7 +30,11 @@ CHANGE = "holdfast.dev/change"  # annotation of such a pod: digest of the policy
 MADE_FROM = "holdfast.dev/made-from"  # annotation: digest of what a service or budget was made from
 QUICK_ENDS = "holdfast.dev/quick-ends"  # annotation: how many pods in a row had ended quickly before this one
 AVOIDS = "holdfast.dev/avoids"  # annotation: host names a pod was made to keep away from
+REFUSED_BY = "holdfast.dev/refused-by"  # annotation: host names that had just refused the job a pod
 EDITION = "holdfast.dev/edition"  # annotation: digest of the template a pod was made of
+TRAINER_NAME = (
+    "holdfast.dev/trainer"  # annotation: the container that runs the launcher, where its name is another
+)
 ROLL_TO = "holdfast.dev/roll-to"  # annotation of a job: the edition that a Restart asked all its pods to be of
 SHM_SIZE = "holdfast.dev/shm-size"  # annotation a user sets on the template: the size limit of /dev/shm
 HOSTNAME_LABEL = "kubernetes.io/hostname"
@@ -124,6 +128,7 @@ class Container(Object, frozen=True, gc=False):
     name: str
     image: str = ""
     resources: Resources = Resources()
+    restart_policy: str = ""
 
 
 class Gate(Object, frozen=True, gc=False):
@@ -133,6 +138,8 @@ class Gate(Object, frozen=True, gc=False):
 class PodSpec(Object, frozen=True, gc=False):
     node_name: str = ""
     containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    resources: Resources = Resources()
     priority: int | None = None
     scheduling_gates: tuple[Gate, ...] = ()
 

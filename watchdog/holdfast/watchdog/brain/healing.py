@@ -26,6 +26,7 @@ from holdfast.watchdog.brain.history import (
 )
 from holdfast.watchdog.brain.incidents import (
     KEPT_EVIDENCE,
+    absolved,
     act,
     brief_incident,
     close,
@@ -133,9 +134,19 @@ def _is_symptom(incident: Incident) -> bool:
 
 
 def _evidence(state: JobState, incident: Incident, finding: Finding, now: float, reason: Reason) -> Step:
-    """The finding joins an incident, and changes nothing else."""
-    state, effects = update(state, join_finding(incident, finding, now))
+    """The finding joins an incident, and changes nothing else, unless no node had a part in it after all."""
+    state, _, effects = _joined(state, incident, finding, now)
     return Step(state, effects, reason)
+
+
+def _joined(
+    state: JobState, known: Incident, finding: Finding, now: float
+) -> tuple[JobState, Incident, tuple[Effect, ...]]:
+    incident = join_finding(known, finding, now)
+    if incident.innocent and not known.innocent:
+        state = absolved(state, known)
+    state, effects = update(state, incident)
+    return state, incident, effects
 
 
 def lost(state: JobState, finding: Finding, now: float) -> Step:
@@ -289,8 +300,7 @@ def _noted(
         if finding.kind in STANDSTILLS and state.round is not None:  # before the round is ended
             effects += (TakeStacks(incident.id, state.round, finding.subject.member),)
     else:
-        incident = join_finding(known, finding, now)
-        state, effects = update(state, incident)
+        state, incident, effects = _joined(state, known, finding, now)
     if finding.kind is FindingKind.NON_FINITE and (vouched := vouch(state)) is not None:
         effects += (vouched,)  # retention must not go by an older word while the round that is not healthy saves
     if decision.amounts_to is not None:

@@ -121,7 +121,9 @@ def join_finding(incident: Incident, finding: Finding, now: float) -> Incident:
     if of_a_death and (finding.round, finding.subject) == (incident.round, incident.culprit):
         # A rank dies once in a round: a second finding about that knows more of why.
         note = f"first judged {incident.cause}"
-        return msgspec.structs.replace(joined, cause=finding.cause, note=note, known_at=known_at(finding, now))
+        innocent = incident.innocent or finding.innocent
+        known = known_at(finding, now)
+        return msgspec.structs.replace(joined, cause=finding.cause, note=note, innocent=innocent, known_at=known)
     if EXPLAINS[finding.kind] <= EXPLAINS[incident.kind]:
         return joined
     return msgspec.structs.replace(
@@ -136,6 +138,17 @@ def join_finding(incident: Incident, finding: Finding, now: float) -> Incident:
         innocent=finding.innocent,
         own_rule=finding.own_rule,
         known_at=known_at(finding, now),
+    )
+
+
+def absolved(state: JobState, incident: Incident) -> JobState:
+    """The incident held against no node. What else is held against its nodes stands."""
+    back = [order.node for order in state.avoided if order.incident == incident.id]
+    return changed(
+        state,
+        suspicions=tuple(each for each in state.suspicions if each.incident != incident.id),
+        avoided=tuple(order for order in state.avoided if order.node not in back),
+        returned=tuple(dict.fromkeys((*state.returned, *back))),
     )
 
 

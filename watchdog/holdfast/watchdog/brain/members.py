@@ -35,7 +35,7 @@ from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.departures import expect
 from holdfast.watchdog.brain.healing import heal, rankless_lost, seen_again
 from holdfast.watchdog.brain.history import runs_unseen
-from holdfast.watchdog.brain.incidents import update
+from holdfast.watchdog.brain.incidents import absolved, update
 from holdfast.watchdog.brain.nodes import condition_over, readmit
 from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.plan import anybody_there, awaited_anew, found_again, missed
@@ -450,14 +450,7 @@ def acquit(state: JobState, event: PodChanged, now: float) -> Step:
     incident = _loss_of(state, event.member)
     if incident is None or (incident.confidence is not Confidence.CERTAIN and event.end is not PodEnd.OWN_LIMIT):
         return stay(state)
-    # What else is held against its nodes stands.
-    back = [order.node for order in state.avoided if order.incident == incident.id]
-    state = changed(
-        state,
-        suspicions=tuple(each for each in state.suspicions if each.incident != incident.id),
-        avoided=tuple(order for order in state.avoided if order.node not in back),
-        returned=tuple(dict.fromkeys((*state.returned, *back))),
-    )
+    state = absolved(state, incident)
     if incident.innocent:
         return stay(state)
     says = f"{CAUSES[event.end]}: node {incident.culprit.node} had no part in it"

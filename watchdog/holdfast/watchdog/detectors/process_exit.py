@@ -316,10 +316,12 @@ def _finding(death: _Death, company: _Company, killing: tuple[ProcessKilledForMe
         event, killed_at = killing
         cause, says = OUT_OF_MEMORY, f"process {event.pid} ({event.name}) was killed by the kernel for memory"
         evidence.append(Evidence(f"kernel of node {subject.node}", says, killed_at))
-    if exit.own_limit:
+    by_kernel = killing is not None and killing[0].own_limit
+    if exit.own_limit or by_kernel:
         cause = OWN_LIMIT
         says = "the kernel killed it when its pod had reached the memory limit of its own: no node is to blame"
-        evidence.append(Evidence(f"control group of pod {subject.member}", says, death.at))
+        source = f"kernel of node {subject.node}" if by_kernel else f"control group of pod {subject.member}"
+        evidence.append(Evidence(source, says, death.at))
     if death.confidence is Confidence.UNKNOWN and exit.error:
         says = "it names a peer's failure: the worker may be a victim"
         evidence.append(Evidence("worker error", says, death.at))
@@ -349,7 +351,7 @@ def _finding(death: _Death, company: _Company, killing: tuple[ProcessKilledForMe
         alike=alike if death.kind is not FindingKind.PROCESS_EXIT or not exit.began else "",
         trace=exit.trace if death.raised_it and not exit.began else "",
         fix=mistake.fix if mistake is not None and death.kind is FindingKind.USER_CODE else "",
-        innocent=exit.own_limit,
+        innocent=exit.own_limit or by_kernel,
     )
 
 
