@@ -18,13 +18,12 @@ from holdfast.operator.decide.action import StartCheck, Tell
 from holdfast.operator.decide.admission import Contender, contender
 from holdfast.operator.decide.events import only_now, unsaid
 from holdfast.operator.decide.observed import (
+    UNTRIED,
     KubeEvent,
     Observed,
     Options,
     Outcome,
     Queueing,
-    applied_text,
-    left_out,
     read_spec,
 )
 from holdfast.operator.decide.reconcile import reconcile
@@ -45,13 +44,11 @@ class Trouble(HoldfastError):
 
 @dataclass(frozen=True)
 class Reading:
-    """What a user wrote of a job as read, while it stays the same. `applied` is what kubectl was given."""
+    """What a user wrote of a job as read, while it stays the same."""
 
     uid: str
     generation: int
-    applied: str
     spec: TrainingJob | InvalidSpec
-    left_out: tuple[str, ...] | None
 
 
 @dataclass
@@ -73,10 +70,9 @@ class Controller:
 
     async def look(self, job: Job, line: JobLine) -> float | None:
         """One look. When to look again though nothing changes, None: no need. Raises Trouble, Fenced."""
-        key, reading = key_of(job.metadata), self._read(job)
-        spec, refused = reading.spec, None
+        key, spec, trial = key_of(job.metadata), self._read(job), UNTRIED
         if isinstance(spec, TrainingJob) and job.metadata.deletion_timestamp is None:
-            refused = await self.dry_run.refused(spec)
+            trial = await self.dry_run.trial(spec)
         # Nothing is awaited from here to the decision: what is seen is of one moment.
         rivals: tuple[Contender, ...] = ()
         if self._contender(job) is not None:  # seldom: most jobs have the nodes they need
@@ -94,9 +90,8 @@ class Controller:
             plan=line.plan,
             report=line.report,
             heard_age_s=line.heard_age_s(),
-            refused=refused,
+            trial=trial,
             rivals=rivals,
-            left_out=reading.left_out,
             remediations=remediations,
             alive=frozenset(each.metadata.uid for each in jobs),
             capacity=self.view.capacity_of(job),
@@ -113,7 +108,7 @@ class Controller:
         faults = await self.executor.apply(job, outcome.actions)
         self._remember_check(key, outcome, faults)
         await self._tell_people(job, outcome, faults)
-        if refused is not None:
+        if trial.refused is not None:
             return min(outcome.requeue_after_s or ASK_AGAIN_S, ASK_AGAIN_S)
         return outcome.requeue_after_s
 
@@ -125,14 +120,12 @@ class Controller:
         self._unchecked.pop(key, None)
         self.dry_run.forget(key)
 
-    def _read(self, job: Job) -> Reading:
-        key, written = key_of(job.metadata), (job.metadata.uid, job.metadata.generation, applied_text(job))
+    def _read(self, job: Job) -> TrainingJob | InvalidSpec:
+        key, written = key_of(job.metadata), (job.metadata.uid, job.metadata.generation)
         held = self._readings.get(key)
-        # A spec that is the same without the fields that were dropped has its generation still.
-        if held is None or (held.uid, held.generation, held.applied) != written:
-            held = Reading(*written, read_spec(job), left_out(job))
-            self._readings[key] = held
-        return held
+        if held is None or (held.uid, held.generation) != written:
+            held = self._readings[key] = Reading(*written, read_spec(job))
+        return held.spec
 
     def _queueing(self, job: Job) -> Queueing | None:
         """What is seen of Kueue, None where it is not used."""
@@ -152,7 +145,7 @@ class Controller:
 
     def _contender(self, job: Job) -> Contender | None:
         """The job as it contends for nodes, None when it does not."""
-        spec = self._read(job).spec
+        spec = self._read(job)
         return contender(job, spec, self.view.pods_of(job)) if isinstance(spec, TrainingJob) else None
 
     def _refused_checks(self, key: str) -> Mapping[str, str]:

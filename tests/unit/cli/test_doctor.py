@@ -41,10 +41,11 @@ def a_definition(**fields: str) -> dict[str, Any]:
 
 
 def a_job_with(**conditions: str) -> JobRecord:
-    """Its conditions, by type; one that nobody wrote is left out."""
+    """Its conditions, by type: STATUS or STATUS:REASON; one that nobody wrote is left out."""
     written = [
-        {"type": type, "status": status, "reason": "Why", "message": "because"}
-        for type, status in conditions.items()
+        {"type": type, "status": status, "reason": reason or "Why", "message": "because"}
+        for type, said in conditions.items()
+        for status, _, reason in (said.partition(":"),)
     ]
     return read_record(a_job(conditions=written))
 
@@ -201,11 +202,11 @@ def test_a_whole_installation_is_well() -> None:
         ("job research/gpt", {"jobs": (a_job_with(),)}, Level.WARN, "InvalidSpec is not known"),
         (
             "job research/gpt",
-            {"jobs": (a_job_with(**SOUND | {"UnknownFields": "True"}),)},
+            {"jobs": (a_job_with(**SOUND, PodsAltered="True:Dropped"),)},
             Level.WARN,
-            "UnknownFields is True: Why: because",
+            "PodsAltered is True: Dropped: because",
         ),
-        ("jobs", {"jobs": (a_job_with(**SOUND | {"UnknownFields": "Unknown"}),)}, Level.OK, "all of 1"),
+        ("jobs", {"jobs": (a_job_with(**SOUND, PodsAltered="True:Rewritten"),)}, Level.OK, "all of 1"),
         ("jobs", {"jobs": ()}, Level.OK, "all of 0"),
         (
             "intervention a/evict-x",

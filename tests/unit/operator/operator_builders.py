@@ -21,7 +21,6 @@ from holdfast.operator.kube.objects import (
     EDITION,
     FINALIZER,
     JOB_LABEL,
-    LAST_APPLIED,
     QUICK_ENDS,
     ROLL_TO,
     Container,
@@ -85,10 +84,9 @@ def job_object(
     deleted_at: float | None = None,
     name: str = "gpt",
     rolled_to: Mapping[str, Any] | None = None,
-    applied: str | None = None,
     spec: Mapping[str, Any] | None = None,
 ) -> Job:
-    """`rolled_to` is the job as it was when a Restart was asked for, `applied` what kubectl wrote down of it."""
+    """`rolled_to` is the job as it was when a Restart was asked for."""
     asked = spec_of(rolled_to) if rolled_to is not None else None
     return Job(
         JobMetadata(
@@ -96,10 +94,7 @@ def job_object(
             namespace="research",
             uid=UID,
             generation=generation,
-            annotations={
-                **({ROLL_TO: edition_of(asked)} if isinstance(asked, TrainingJob) else {}),
-                **({} if applied is None else {LAST_APPLIED: applied}),
-            },
+            annotations={ROLL_TO: edition_of(asked)} if isinstance(asked, TrainingJob) else {},
             finalizers=tuple(finalizers),
             deletion_timestamp=None if deleted_at is None else text_of(deleted_at),
         ),

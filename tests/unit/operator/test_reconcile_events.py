@@ -1,6 +1,5 @@
 from typing import Any
 
-import msgspec
 from operator_builders import (
     NOW,
     OPTIONS,
@@ -22,7 +21,8 @@ from operator_builders import (
 from holdfast.api.incident import IncidentState
 from holdfast.api.plan import NodeOrder
 from holdfast.api.status import JobPhase
-from holdfast.operator.decide.observed import Observed
+from holdfast.operator.decide.alterations import Alterations
+from holdfast.operator.decide.observed import Observed, Trial
 from holdfast.operator.decide.reconcile import reconcile
 
 
@@ -101,29 +101,17 @@ def test_a_refused_spec_is_told_of_once_per_text() -> None:
     assert reasons(after(refused, spec=spec_of(document()))) == []
 
 
-def test_fields_that_were_dropped_are_told_of_once_for_each_spec_that_was_applied_with_them() -> None:
-    seen = observed(left_out=("spec.faultPolcy (did you mean faultPolicy?)",))
-    (event,) = [each for each in reconcile(seen, OPTIONS, NOW).events if each.reason == "UnknownFields"]
+def test_a_field_that_pods_lose_is_told_of_once_per_text() -> None:
+    seen = observed(trial=Trial(altered=Alterations(dropped=("spec.resourceClaims",))))
+    (event,) = [each for each in reconcile(seen, OPTIONS, NOW).events if each.reason == "PodsAltered"]
     assert event.warning
-    assert event.message == (
-        "not known, and dropped by the API server: spec.faultPolcy (did you mean faultPolicy?); "
-        "the job goes on without; correct what was applied, and apply it again"
-    )
+    assert event.message.startswith("of a pod of spec.template the API server has dropped: spec.resourceClaims; ")
     assert reasons(after(seen), NOW + 3600) == []
-    others = after(seen, left_out=("spec.nodez",))
-    assert reasons(others) == ["UnknownFields"], "also where the stored spec is the same without them"
-    assert reasons(after(others)) == []
-    written = reconcile(seen, OPTIONS, NOW).status
-    again = after(
-        seen,
-        job=job_object(generation=2, status=written),
-        spec=spec_of(document(generation=2)),
-        report=report(generation=2),
-    )
-    assert reasons(again) == ["UnknownFields"]
-    settled = job_object(generation=2, status=reconcile(again, OPTIONS, NOW).status)
-    assert reasons(msgspec.structs.replace(again, job=settled)) == []
-    assert reasons(after(seen, left_out=())) == reasons(after(seen, left_out=None)) == []
+    rewritten = after(seen, trial=Trial(altered=Alterations(rewritten=("spec.hostPID (True in place of False)",))))
+    assert [(each.reason, each.warning) for each in reconcile(rewritten, OPTIONS, NOW).events] == [
+        ("PodsAltered", False)
+    ]
+    assert reasons(after(seen, trial=Trial(altered=Alterations()))) == []
 
 
 def test_a_replacement_names_who_it_stands_in_for() -> None:

@@ -29,9 +29,10 @@ from holdfast.api.incident import IncidentState
 from holdfast.api.jobstatus import Condition, TrainingJobStatus
 from holdfast.api.plan import JobReport
 from holdfast.api.status import Bill, Checkpoint, JobPhase, Membership
+from holdfast.operator.decide.alterations import Alterations
 from holdfast.operator.decide.belongings import budget_of, service_of
 from holdfast.operator.decide.conditions import Truth, renew
-from holdfast.operator.decide.observed import Mode, Observed, Options, Outcome
+from holdfast.operator.decide.observed import UNTRIED, Mode, Observed, Options, Outcome, Trial
 from holdfast.operator.decide.reconcile import reconcile
 from holdfast.operator.kube.objects import Job, Pod, Waiting, seconds_of, text_of
 
@@ -117,7 +118,7 @@ def test_the_whole_status_is_what_the_watchdog_knows_and_the_pods_show() -> None
     assert {each["type"] for each in conditions} == known | {
         "Suspended",
         "InvalidSpec",
-        "UnknownFields",
+        "PodsAltered",
         "UpToDate",
         "PolicyChecked",
         "Succeeded",
@@ -156,7 +157,7 @@ def test_the_first_visit_sets_every_condition_though_nothing_is_known() -> None:
         "Admitted": "True",
         "QueueAdmitted": "Unknown",
         "InvalidSpec": "False",
-        "UnknownFields": "Unknown",
+        "PodsAltered": "Unknown",
         "UpToDate": "True",
         "PolicyChecked": "Unknown",
         "Succeeded": "Unknown",
@@ -362,21 +363,29 @@ def test_a_job_is_ready_with_a_full_round(seen: Observed, expected: tuple[str, s
     assert condition_of(seen, "Ready")[:2] == expected
 
 
+DROPPED = Alterations(dropped=("spec.resourceClaims",))
+
+
 @pytest.mark.parametrize(
-    ("left_out", "expected"),
-    [(None, ("Unknown", "NotApplied", "")), ((), ("False", "NoneDropped", ""))],
-    ids=["nobody knows", "none"],
+    ("altered", "expected"),
+    [
+        (None, ("Unknown", "NotTried")),
+        (Alterations(), ("False", "AsAsked")),
+        (DROPPED, ("True", "Dropped")),
+        (Alterations(rewritten=("spec.containers[0].image ('b' in place of 'a')",)), ("True", "Rewritten")),
+    ],
+    ids=["nobody knows", "as asked", "dropped", "rewritten"],
 )
-def test_no_field_is_called_unknown_that_was_not_dropped(
-    left_out: tuple[str, ...] | None, expected: tuple[str, str, str]
+def test_what_became_of_a_pod_that_the_api_server_took_is_said(
+    altered: Alterations | None, expected: tuple[str, str]
 ) -> None:
-    assert condition_of(observed(left_out=left_out), "UnknownFields") == expected
+    assert condition_of(observed(trial=Trial(altered=altered)), "PodsAltered")[:2] == expected
 
 
-def test_a_job_of_which_a_field_was_dropped_goes_on_as_its_stored_spec_says() -> None:
-    seen = observed(left_out=("spec.faultPolcy",))
+def test_a_job_whose_pods_lose_a_field_runs_all_the_same_and_is_told_which() -> None:
+    seen = observed(trial=Trial(altered=DROPPED))
     assert decide(seen).actions == decide(observed()).actions
-    assert condition_of(seen, "UnknownFields")[:2] == ("True", "Dropped")
+    assert "dropped: spec.resourceClaims; a feature gate" in condition_of(seen, "PodsAltered")[2]
     assert (condition_of(seen, "InvalidSpec")[0], status_of(seen)["phase"]) == ("False", "Running")
 
 
@@ -571,14 +580,14 @@ def test_a_job_is_suspended_when_it_holds_nothing() -> None:
 
 
 def test_a_template_that_the_api_server_refuses_is_told_of_in_its_words() -> None:
-    refused = observed(refused='pods "gpt-0" is forbidden: exceeded quota', plan=plan(4))
+    refused = observed(trial=Trial('pods "gpt-0" is forbidden: exceeded quota'), plan=plan(4))
     outcome = decide(refused)
     assert "CreatePod" not in str(outcome.actions)
     truth, reason, says = condition_of(refused, "InvalidSpec")
     assert (truth, reason) == ("True", "TemplateRefused")
     assert says.startswith("spec.template: the API server refuses a pod of it: pods")
     assert [each.reason for each in outcome.events if each.warning] == ["TemplateRefused"]
-    assert condition_of(after(refused, refused=None), "InvalidSpec")[0] == "False"
+    assert condition_of(after(refused, trial=UNTRIED), "InvalidSpec")[0] == "False"
 
 
 def test_success_is_unknown_until_the_end() -> None:

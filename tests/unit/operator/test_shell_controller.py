@@ -33,7 +33,8 @@ class OtherWriters:
             self.told.append(given["reason"])
         if request.path.endswith("/status") and self.others_write:
             raise refusal(409, b'{"reason": "Conflict"}')
-        return msgspec.json.encode(given | {"metadata": {"name": "gpt", "namespace": "research"}})
+        about = given.get("metadata", {}) | {"name": "gpt", "namespace": "research"}
+        return msgspec.json.encode(given | {"metadata": about})
 
 
 class DoneAtOnce:

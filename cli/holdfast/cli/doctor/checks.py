@@ -301,11 +301,11 @@ def _jobs(jobs: Sequence[JobRecord]) -> Iterator[Finding]:
                 why = f": {condition.says}" if condition is not None and condition.says else ""
                 not_written = "see the operator above; it writes this"
                 yield Finding(Level.WARN, what, f"{type} is not known{why}", not_written)
-        dropped = job.condition("UnknownFields")
-        if dropped is not None and dropped.status == "True":
+        altered = job.condition("PodsAltered")
+        if altered is not None and (altered.status, altered.reason) == ("True", "Dropped"):
             ailing = True
-            fix = "correct the file that was applied, and apply it again"
-            yield Finding(Level.WARN, what, f"UnknownFields is True: {dropped.says}", fix)
+            fix = "turn the feature on or mend the policy, or leave the field out of spec.template"
+            yield Finding(Level.WARN, what, f"PodsAltered is True: {altered.says}", fix)
     if not ailing:
         yield Finding(Level.OK, "jobs", f"all of {len(jobs)} have a valid spec and a watchdog")
 

@@ -15,6 +15,7 @@ from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.jobstatus import Condition
 from holdfast.api.status import JobPhase
 from holdfast.operator.decide.admission import IN_QUEUE, TRAINS, TURN_S, Standing
+from holdfast.operator.decide.alterations import WHO
 from holdfast.operator.decide.capacity import says as capacity_says
 from holdfast.operator.decide.context import Context
 from holdfast.operator.decide.observed import Mode
@@ -34,6 +35,7 @@ from holdfast.operator.kube.objects import ROLL_TO, Pod, seconds_of, text_of
 SILENT_S = 10.0
 """A watchdog that fails over is back before; nothing is said of such a gap."""
 UNSEEN = "Unseen"
+DROPPED = "Dropped"
 MARGIN_S = 0.1
 MESSAGE_LENGTH_MAX = 2000
 STALE_INTERVALS = 3
@@ -123,7 +125,7 @@ def conditions_of(ctx: Context, would: Iterable[str]) -> list[Condition]:
         "WatchdogReachable": _watchdog_reachable(ctx),
         "Suspended": _suspended(ctx),
         "InvalidSpec": Said(Truth.FALSE, "SpecAccepted"),
-        "UnknownFields": _unknown_fields(ctx),
+        "PodsAltered": _pods_altered(ctx),
         "UpToDate": _up_to_date(ctx),
         "PolicyChecked": _policy_checked(ctx),
         "Succeeded": _succeeded(ctx),
@@ -385,16 +387,15 @@ def _suspended(ctx: Context) -> Said | None:
     return Said(Truth.FALSE, "NotSuspended")
 
 
-def _unknown_fields(ctx: Context) -> Said:
-    """Of what was applied. The API server took the job without them, so it is not refused for them."""
-    left_out = ctx.observed.left_out
-    if left_out is None:
-        return Said(Truth.UNKNOWN, "NotApplied")
-    if not left_out:
-        return Said(Truth.FALSE, "NoneDropped")
-    mend = "the job goes on without; correct what was applied, and apply it again"
-    says = f"not known, and dropped by the API server: {', '.join(left_out)}; {mend}"
-    return Said(Truth.TRUE, "Dropped", says)
+def _pods_altered(ctx: Context) -> Said:
+    """Of what was asked for. The API server takes such pods, so the job is not refused for it."""
+    altered = ctx.observed.trial.altered
+    if altered is None:
+        return Said(Truth.UNKNOWN, "NotTried")
+    if not (says := altered.says()):
+        return Said(Truth.FALSE, "AsAsked")
+    reason = DROPPED if altered.dropped else "Rewritten"
+    return Said(Truth.TRUE, reason, f"of a pod of spec.template the API server has {says}; {WHO}")
 
 
 def _up_to_date(ctx: Context) -> Said:

@@ -184,8 +184,8 @@ def context_of(observed: Observed, options: Options, now: float) -> Context:
     else:
         spec, problems = observed.spec, check_template(observed.spec)
     invalid = "; ".join(str(problem) for problem in problems) or None
-    if not problems and observed.refused is not None:
-        invalid = f"spec.template: the API server refuses a pod of it: {observed.refused}"
+    if not problems and observed.trial.refused is not None:
+        invalid = f"spec.template: the API server refuses a pod of it: {observed.trial.refused}"
     if report is not None and (report.generation is None or report.uid != metadata.uid):
         report = None
     plan = observed.plan if report is not None else None

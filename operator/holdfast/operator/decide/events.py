@@ -12,7 +12,7 @@ from holdfast.api.jobstatus import Condition, TrainingJobStatus
 from holdfast.api.status import JobPhase
 from holdfast.operator.decide.action import Action, AskForRemediation, Cordon, CreatePod, SetFinalizer, Uncordon
 from holdfast.operator.decide.admission import CONDITION
-from holdfast.operator.decide.conditions import UNSEEN
+from holdfast.operator.decide.conditions import DROPPED, UNSEEN
 from holdfast.operator.decide.context import Context, Decision
 from holdfast.operator.decide.ending import WITHOUT_CHECKPOINT, waiting
 from holdfast.operator.decide.observed import KubeEvent
@@ -70,11 +70,8 @@ def _changed_conditions(ctx: Context, status: TrainingJobStatus) -> Iterator[Kub
             case "InvalidSpec", "True" if turned or now.message != was.message:
                 reason = "TemplateRefused" if now.reason == "TemplateRefused" else "InvalidSpec"
                 yield KubeEvent(reason, now.message, warning=True)
-            case "UnknownFields", "True":
-                # Once for each spec that was applied with them: the next one may be of somebody who has not heard.
-                told = (was.message, was.observed_generation)
-                if turned or told != (now.message, now.observed_generation):
-                    yield KubeEvent("UnknownFields", now.message, warning=True)
+            case "PodsAltered", "True" if turned or now.message != was.message:
+                yield KubeEvent("PodsAltered", now.message, warning=now.reason == DROPPED)
             case "UpToDate", "False" if turned:
                 yield KubeEvent("TemplateChanged", now.message)
             case "PolicyChecked", "False" if now.reason == CHECKING and was.reason != CHECKING:

@@ -3,25 +3,23 @@
 All of it is plain data; nothing here asks the cluster.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final
 
 import msgspec
 
-from holdfast.api.errors import SHOWN_MAX, InvalidSpec, Problem
+from holdfast.api.errors import InvalidSpec, Problem
 from holdfast.api.metadata import API_VERSION
-from holdfast.api.nesting import read
 from holdfast.api.plan import JobReport, Plan
-from holdfast.api.section import Section, fields_of, nearest
-from holdfast.api.trainingjob import JobSpec, TrainingJob, read_trainingjob
+from holdfast.api.trainingjob import TrainingJob, read_trainingjob
 from holdfast.operator.decide.action import Action
 from holdfast.operator.decide.admission import Contender
 from holdfast.operator.decide.allowance import CHECKS_POLICY, COPIES_LAUNCHER, Allowance
+from holdfast.operator.decide.alterations import Alterations
 from holdfast.operator.decide.conditionmap import ConditionMap
 from holdfast.operator.kube.kueue import Flavor, Workload
 from holdfast.operator.kube.objects import (
-    LAST_APPLIED,
     SPEC_BYTES_MAX,
     CapacityRequest,
     Job,
@@ -112,17 +110,29 @@ class Options(msgspec.Struct, frozen=True):
     check_resources: Allowance = CHECKS_POLICY
 
 
+class Trial(msgspec.Struct, frozen=True):
+    """What the API server says of a pod of a job's template (a dry run): why it refuses one, or how it alters it.
+
+    Both None: it was not asked, or the answer was about something else.
+    """
+
+    refused: str | None = None
+    altered: Alterations | None = None
+
+
+UNTRIED: Final = Trial()
+
+
 class Observed(msgspec.Struct, frozen=True):
     """One job and what belongs to it.
 
-    `spec` is the job as read, or every problem with it; `refused` is what the API server says against a pod of its
-    template (a dry run), None when it takes it. `rivals` are the other jobs that contend for nodes, as far as this
-    one does. `nodes` are all nodes by name. `plan` and `report` are the newest the watchdog showed, None when it
-    has not; `heard_age_s` is how long it has been away, 0 while it is connected. `left_out` are the fields that
-    the API server dropped from what was applied, None when nobody knows. `remediations` are all that are asked
-    for, by node; `alive` are the uids of all jobs then. `capacity` is what the job asked for, of
-    `capacity_templates`. `queueing` is None where Kueue is not used. `checks` are the pods that try a changed
-    policy, `check_refused` is what was said against making one, by the digest of what it was to try.
+    `spec` is the job as read, or every problem with it; `trial` is what the API server says of a pod of it.
+    `rivals` are the other jobs that contend for nodes, as far as this one does. `nodes` are all nodes by name.
+    `plan` and `report` are the newest the watchdog showed, None when it has not; `heard_age_s` is how long it has
+    been away, 0 while it is connected. `remediations` are all that are asked for, by node; `alive` are the uids of
+    all jobs then. `capacity` is what the job asked for, of `capacity_templates`. `queueing` is None where Kueue is
+    not used. `checks` are the pods that try a changed policy, `check_refused` is what was said against making one,
+    by the digest of what it was to try.
     """
 
     job: Job
@@ -134,9 +144,8 @@ class Observed(msgspec.Struct, frozen=True):
     plan: Plan | None = None
     report: JobReport | None = None
     heard_age_s: float = 0.0
-    refused: str | None = None
+    trial: Trial = UNTRIED
     rivals: tuple[Contender, ...] = ()
-    left_out: tuple[str, ...] | None = None
     remediations: Mapping[str, Remediation] = {}
     alive: frozenset[str] = frozenset()
     capacity: tuple[CapacityRequest, ...] = ()
@@ -188,62 +197,3 @@ def read_spec(job: Job) -> TrainingJob | InvalidSpec:
         return read_trainingjob(document)
     except InvalidSpec as error:
         return error
-
-
-# What kubectl was given of a job and the API server left out of it: fields that no TrainingJob has.
-#
-# A server that is not asked to be strict drops such fields without a word: before 1.25 every one, later ones for
-# clients that say `--validate=false` or `warn`. What `kubectl apply` was given is in an annotation that it writes;
-# nothing else tells. `spec.template` is not looked at here: a pod of it is tried, strictly.
-# Source: https://kubernetes.io/docs/tasks/manage-kubernetes-objects/declarative-config/
-
-FIELDS_TOLD_MAX: Final = 10
-
-
-class _Applied(msgspec.Struct, frozen=True):
-    """The annotation, as far as it is read."""
-
-    spec: dict[str, Any]
-
-
-def applied_text(job: Job) -> str:
-    """What kubectl was given, empty where nobody wrote it down."""
-    return job.metadata.annotations.get(LAST_APPLIED, "")
-
-
-def left_out(job: Job) -> tuple[str, ...] | None:
-    """The fields that were applied, that no job has and that are not stored, in words; None: nobody knows.
-
-    A field that is known and is not there says nothing: somebody may have removed it since, by other means.
-    """
-    if job.oversize:
-        return None
-    try:
-        applied = read(applied_text(job).encode(), _Applied).spec
-        stored = read(bytes(job.spec), dict[str, Any])
-    except msgspec.MsgspecError:
-        return None
-    unknown = list(_unknown(JobSpec, applied, stored, "spec"))
-    told = []
-    for section, place, name in unknown[:FIELDS_TOLD_MAX]:
-        shown = place if place.isprintable() else repr(place)
-        if len(shown) > SHOWN_MAX:
-            shown = f"{shown[:SHOWN_MAX]}..."
-        near = nearest(name, fields_of(section))
-        told.append(shown if near is None else f"{shown} (did you mean {near}?)")
-    more = len(unknown) - len(told)
-    return (*told, f"{more} more") if more else tuple(told)
-
-
-def _unknown(
-    section: type[Section], applied: Mapping[str, Any], stored: Mapping[str, Any], path: str
-) -> Iterator[tuple[type[Section], str, str]]:
-    """The section, the path and the name of each."""
-    fields = fields_of(section)
-    for name, value in applied.items():
-        place, below, kept = f"{path}.{name}", fields.get(name), stored.get(name)
-        if name not in fields:
-            if name not in stored:
-                yield section, place, name
-        elif below is not None and isinstance(value, dict) and isinstance(kept, dict):
-            yield from _unknown(below, value, kept, place)

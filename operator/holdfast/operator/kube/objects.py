@@ -18,7 +18,6 @@ from holdfast.api.metadata import API_VERSION
 from holdfast.api.remediation import RemediationStatus
 
 SPEC_BYTES_MAX: Final = 64 * 1024  # as JSON; a job with its template has about 2 KB
-APPLIED_LENGTH_MAX: Final = SPEC_BYTES_MAX  # a longer one is not kept: what was applied is not known then
 
 # The names Holdfast writes on objects. They are promises: people and policies select by them. Those on a node that
 # was taken out of service are in `holdfast.api.cordon`.
@@ -38,7 +37,6 @@ TRAINER_NAME = (
 ROLL_TO = "holdfast.dev/roll-to"  # annotation of a job: the edition that a Restart asked all its pods to be of
 SHM_SIZE = "holdfast.dev/shm-size"  # annotation a user sets on the template: the size limit of /dev/shm
 HOSTNAME_LABEL = "kubernetes.io/hostname"
-LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"  # annotation: what kubectl apply was given
 OUR_PREFIX = "holdfast.dev/"
 # Labels a user gives a job for Kueue. Source: https://kueue.sigs.k8s.io/docs/reference/labels-and-annotations/
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
@@ -83,12 +81,10 @@ class NodeMetadata(Metadata, frozen=True, gc=False):
 
 
 class JobMetadata(Metadata, frozen=True, gc=False):
-    """What kubectl was given is there too, unless it is too long; and what Kueue is told."""
+    """What Kueue is told is there too."""
 
     def __post_init__(self) -> None:
-        applied = self.annotations.get(LAST_APPLIED)
-        also = (LAST_APPLIED,) if applied is not None and len(applied) <= APPLIED_LENGTH_MAX else ()
-        _keep_ours(self, "annotations", self.annotations, also)
+        _keep_ours(self, "annotations", self.annotations)
         _keep_ours(self, "labels", self.labels, (QUEUE_LABEL, QUEUE_PRIORITY_LABEL))
 
 
