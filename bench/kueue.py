@@ -18,8 +18,7 @@ from typing import Final
 
 from figure import Figure, measured, publish
 from kube.queues import QUOTA, WITHIN_S, Count, Team, stage, told
-from tutorial import read_page, run_page
-from tutorials import whole
+from tutorial import left_to, read_page, run_page
 
 SAVED_STEP: Final = 7  # what a played launcher saves
 # A save takes no time here, nor does the end of a pod: what is left is the looks of Kueue and the operator.
@@ -129,7 +128,7 @@ async def steer(first: Team) -> None:
 
 async def learn(learner: Team) -> Figure:
     """The commands of the tutorial, by kubectl. Raises TutorialFailed."""
-    page = whole(read_page(TUTORIAL), HERE)
+    page = left_to(read_page(TUTORIAL), {HERE})
     environment = {"KUBECONFIG": str(learner.cluster.server.admin_kubeconfig())}
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as scratch:
         folder = Path(scratch) / "here"

@@ -2,8 +2,8 @@
 
     make bench NAME=tutorials [ARGS="transformers"]
 
-It also runs what pages leave to this bench (`run by: bench/tutorials.py::main`), because importing a framework in
-every worker costs more than a test may. A page that does something else than it shows ends the bench with 1; one
+It also runs what pages leave to this bench (`run by: bench/tutorials.py::main`), because an installation for
+development lacks their framework. A page that does something else than it shows ends the bench with 1; one
 whose packages (`brings`) cannot be installed (`brought/packages.py`) is not measured, and it is said why.
 """
 
@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -23,22 +22,13 @@ from figure import Figure, measured, publish, unmeasured
 ROOT: Final = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "servers"))
 
-from tutorial import RUN, Command, Page, TutorialFailed, read_page, run_page  # noqa: E402
+from tutorial import Page, TutorialFailed, left_to, read_page, run_page  # noqa: E402
 
 TUTORIALS: Final = ROOT / "docs" / "tutorials"
 WITH_A_CLUSTER: Final = {"kubernetes", "kueue"}  # whose commands are for an API server
 HERE: Final = "bench/tutorials.py::main"
 LIMIT_S: Final = 300.0
 PATIENCE_S: Final = 1200.0
-
-
-def whole(page: Page, here: str = HERE) -> Page:
-    """With the commands that are left to the bench `here`."""
-    steps = (
-        replace(each, how=RUN, why="") if isinstance(each, Command) and each.why == here else each
-        for each in page.steps
-    )
-    return replace(page, steps=tuple(steps))
 
 
 def took_s(page: Page, environment: Mapping[str, str]) -> float:
@@ -49,7 +39,7 @@ def took_s(page: Page, environment: Mapping[str, str]) -> float:
         folder = Path(scratch) / "here"
         folder.mkdir()
         began = time.perf_counter()
-        run_page(whole(page), folder, environment, PATIENCE_S)
+        run_page(left_to(page, {HERE}), folder, environment, PATIENCE_S)
         return time.perf_counter() - began
 
 

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 WHOLE = "make test FULL=1"
@@ -72,6 +73,17 @@ def succeeds(command: Sequence[str]) -> bool:
         return False
 
 
+def module(name: str) -> Callable[[], str]:
+    """Lacking where Python finds none of this name."""
+
+    @cache
+    def lacking() -> str:
+        return "" if find_spec(name) else "make install leaves it out: it is large, or wants another torch"
+
+    return lacking
+
+
+TUTORIALS = "make bench NAME=tutorials"
 REDIS = frozenset({"redis_server", "shared_redis"})
 CAPABILITIES = {
     each.name: each
@@ -82,7 +94,10 @@ CAPABILITIES = {
         Capability("redis", programs("redis-server"), is_installed=True, fixtures=REDIS),
         Capability("prometheus", programs("prometheus", "promtool"), is_installed=True),
         Capability("alertmanager", programs("prometheus-alertmanager", "amtool"), is_installed=True),
-        Capability("chromium", programs("chromium"), is_installed=True),
+        Capability("torchtitan", module("torchtitan"), proved_by=TUTORIALS),
+        Capability("deepspeed", module("deepspeed"), proved_by=TUTORIALS),
+        Capability("ray", module("ray"), proved_by=TUTORIALS),
+        Capability("kueue", lambda: "an API server with Kueue is started by its bench", proved_by="make bench NAME=kueue"),
     )
 }
 

@@ -26,7 +26,7 @@ import shlex
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -135,6 +135,15 @@ def _commands(text: str) -> Iterator[Command]:
     for each, end in zip(found, ends, strict=True):
         appears = (line.strip() for line in text[each.end() : end].splitlines())
         yield Command(each[1], tuple(line for line in appears if line and line != "..."))
+
+
+def left_to(page: Page, benches: Container[str]) -> Page:
+    """With the commands that it leaves to one of these to be run."""
+    steps = (
+        replace(each, how=RUN, why="") if isinstance(each, Command) and each.why in benches else each
+        for each in page.steps
+    )
+    return replace(page, steps=tuple(steps))
 
 
 def run_page(page: Page, folder: Path, environment: Mapping[str, str], within_s: float) -> None:
