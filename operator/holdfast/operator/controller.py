@@ -10,9 +10,12 @@ from typing import Final
 import msgspec
 
 from holdfast.api.errors import Fenced, HoldfastError, InvalidInput, InvalidSpec
+from holdfast.api.gpus import Uncounted
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.act.dryrun import ASK_AGAIN_S, DryRun
 from holdfast.operator.act.executor import Executor, Fault
+from holdfast.operator.act.gpucounts import ASK_AGAIN_S as COUNT_AGAIN_S
+from holdfast.operator.act.gpucounts import Count, GpuCounts
 from holdfast.operator.act.statuswriter import EventRecorder, write_status
 from holdfast.operator.decide.action import StartCheck, Tell
 from holdfast.operator.decide.admission import Contender, contender
@@ -45,11 +48,14 @@ class Trouble(HoldfastError):
 
 @dataclass(frozen=True)
 class Reading:
-    """What a user wrote of a job as read, while it stays the same. `applied` is what kubectl was given."""
+    """What a user wrote of a job as read, while it stays the same. `applied` is what kubectl was given, `gpus`
+    what the cluster says of its claims.
+    """
 
     uid: str
     generation: int
     applied: str
+    gpus: Count
     spec: TrainingJob | InvalidSpec
     left_out: tuple[str, ...] | None
 
@@ -65,15 +71,20 @@ class Controller:
     dry_run: DryRun
     options: Options
     now: Callable[[], float]
+    _gpus: GpuCounts = field(init=False)
     _readings: dict[str, Reading] = field(default_factory=dict, init=False)
     _told: dict[str, str] = field(default_factory=dict, init=False)
     _refusals: dict[str, frozenset[KubeEvent]] = field(default_factory=dict, init=False)
     _unchecked: dict[str, tuple[str, float, str]] = field(default_factory=dict, init=False)
     """Of the change that a pod was to try: since when none could be made (-inf: for good), and why."""
 
+    def __post_init__(self) -> None:
+        self._gpus = GpuCounts(self.writes, self.now)
+
     async def look(self, job: Job, line: JobLine) -> float | None:
         """One look. When to look again though nothing changes, None: no need. Raises Trouble, Fenced."""
-        key, reading = key_of(job.metadata), self._read(job)
+        gpus = await self._gpus_of(job, line)
+        key, reading = key_of(job.metadata), self._read(job, gpus)
         spec, refused = reading.spec, None
         if isinstance(spec, TrainingJob) and job.metadata.deletion_timestamp is None:
             refused = await self.dry_run.refused(spec)
@@ -113,9 +124,8 @@ class Controller:
         faults = await self.executor.apply(job, outcome.actions)
         self._remember_check(key, outcome, faults)
         await self._tell_people(job, outcome, faults)
-        if refused is not None:
-            return min(outcome.requeue_after_s or ASK_AGAIN_S, ASK_AGAIN_S)
-        return outcome.requeue_after_s
+        asks = [ASK_AGAIN_S] * (refused is not None) + [COUNT_AGAIN_S] * isinstance(gpus, Uncounted)
+        return min((outcome.requeue_after_s or math.inf, *asks)) if asks else outcome.requeue_after_s
 
     def forget(self, key: str) -> None:
         """The job is gone."""
@@ -124,13 +134,25 @@ class Controller:
         self._refusals.pop(key, None)
         self._unchecked.pop(key, None)
         self.dry_run.forget(key)
+        self._gpus.forget(key)
 
-    def _read(self, job: Job) -> Reading:
-        key, written = key_of(job.metadata), (job.metadata.uid, job.metadata.generation, applied_text(job))
+    async def _gpus_of(self, job: Job, line: JobLine) -> Count:
+        """What the cluster says of its claims. Of a job that is known already, a claim that was deleted since says
+        nothing: what it held is what the watchdog was told.
+        """
+        counted, known = await self._gpus.of(job), line.report.policy if line.report is not None else None
+        about = (job.metadata.uid, job.metadata.generation)
+        if isinstance(counted, Uncounted) and known is not None and (known.uid, known.generation) == about:
+            return known.processes_per_node
+        return counted
+
+    def _read(self, job: Job, gpus: Count) -> Reading:
+        about = job.metadata
+        key, written = key_of(about), (about.uid, about.generation, applied_text(job), gpus)
         held = self._readings.get(key)
         # A spec that is the same without the fields that were dropped has its generation still.
-        if held is None or (held.uid, held.generation, held.applied) != written:
-            held = Reading(*written, read_spec(job), left_out(job))
+        if held is None or (held.uid, held.generation, held.applied, held.gpus) != written:
+            held = Reading(*written, read_spec(job, gpus), left_out(job))
             self._readings[key] = held
         return held
 
@@ -152,7 +174,7 @@ class Controller:
 
     def _contender(self, job: Job) -> Contender | None:
         """The job as it contends for nodes, None when it does not."""
-        spec = self._read(job).spec
+        spec = self._read(job, self._gpus.known(job)).spec
         return contender(job, spec, self.view.pods_of(job)) if isinstance(spec, TrainingJob) else None
 
     def _refused_checks(self, key: str) -> Mapping[str, str]:

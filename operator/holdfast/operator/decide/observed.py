@@ -10,11 +10,12 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.api.errors import SHOWN_MAX, InvalidSpec, Problem
+from holdfast.api.gpus import Uncounted
 from holdfast.api.metadata import API_VERSION
 from holdfast.api.nesting import read
 from holdfast.api.plan import JobReport, Plan
-from holdfast.api.section import Section, fields_of, nearest
-from holdfast.api.trainingjob import JobSpec, TrainingJob, read_trainingjob
+from holdfast.api.section import MISSING, Section, fields_of, nearest
+from holdfast.api.trainingjob import SAY_PROCESSES, JobSpec, TrainingJob, read_trainingjob
 from holdfast.operator.decide.action import Action
 from holdfast.operator.decide.admission import Contender
 from holdfast.operator.decide.conditionmap import ConditionMap
@@ -165,8 +166,12 @@ class Outcome(msgspec.Struct, frozen=True):
     requeue_after_s: float | None = None
 
 
-def read_spec(job: Job) -> TrainingJob | InvalidSpec:
-    """The job as its user wrote it, or every problem with it."""
+def read_spec(job: Job, gpus: int | Uncounted | None = None) -> TrainingJob | InvalidSpec:
+    """The job as its user wrote it, or every problem with it.
+
+    `gpus` is what its cluster says that the trainer's container gets, where the spec does not say how many workers
+    a node runs; None: nobody had to be asked.
+    """
     if job.oversize:
         fix = f"write at most {SPEC_BYTES_MAX}; files and long scripts belong into a ConfigMap or the image"
         return InvalidSpec(Problem("spec (bytes of JSON)", job.oversize, fix))
@@ -182,10 +187,17 @@ def read_spec(job: Job) -> TrainingJob | InvalidSpec:
         },
         "spec": msgspec.json.decode(job.spec),
     }
+    uncounted: tuple[Problem, ...] = ()
+    if gpus is not None and isinstance(document["spec"], dict):
+        counted = 1 if isinstance(gpus, Uncounted) else max(1, gpus)
+        document["spec"] = {**document["spec"], "processesPerNode": counted}
+        if isinstance(gpus, Uncounted):
+            uncounted = (Problem("spec.processesPerNode", MISSING, f"{SAY_PROCESSES}: {gpus.why}"),)
     try:
-        return read_trainingjob(document)
+        spec = read_trainingjob(document)
     except InvalidSpec as error:
-        return error
+        return InvalidSpec(*error.problems, *uncounted)
+    return InvalidSpec(*uncounted) if uncounted else spec
 
 
 # What kubectl was given of a job and the API server left out of it: fields that no TrainingJob has.
