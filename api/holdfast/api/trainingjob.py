@@ -33,6 +33,7 @@ from holdfast.api.bounds import (
 from holdfast.api.costspec import Cost, budget_of, prices_of
 from holdfast.api.errors import InvalidInput
 from holdfast.api.faultpolicy import FaultPolicy, Loss, NoticeSource, Preemption, Straggler
+from holdfast.api.gpus import Uncounted, gpus_of
 from holdfast.api.jobstatus import TrainingJobStatus
 from holdfast.api.metadata import Metadata
 from holdfast.api.planned import expects_of
@@ -58,9 +59,9 @@ from holdfast.api.reportingspec import Reporting, reporting_policy
 from holdfast.api.section import Section, contradiction, parse
 from holdfast.api.selftest import TestLevel
 
+SAY_PROCESSES = "say how many workers a node runs, as the GPUs of the trainer's container cannot be counted"
 TEAM_LABEL = "holdfast.dev/team"
 """The label of a TrainingJob that says who pays for it."""
-GPU_COUNT = re.compile(r"[0-9]{1,9}")
 Text = Annotated[str, StringConstraints(min_length=1, max_length=LINE_LENGTH_MAX)]
 
 PLACES = r"^(file://(localhost)?/|(s3|gs|az|abfs|abfss)://[^/]|[^:/]*(/|$))"
@@ -236,7 +237,7 @@ class JobSpec(Section):
     nodes: Nodes = Nodes()
     """How many nodes the job runs on."""
     processes_per_node: Annotated[int, Field(ge=1, le=PER_NODE_MAX)] | None = None
-    """By default the number of GPUs the pod requests, one where it requests none."""
+    """By default the number of GPUs that the trainer's container asks for, by name or by claim; one for none."""
     parallelism: Parallelism = Parallelism()
     """How one copy of the model is split over ranks. World sizes stay multiples of tensor x context x pipeline."""
     startup: Startup = Startup()
@@ -264,6 +265,12 @@ class JobSpec(Section):
     """How long the job stays to be read after its end; then it is deleted."""
     template: dict[str, JsonValue] | None = None
     """An ordinary PodTemplateSpec; the API server checks it."""
+
+    @model_validator(mode="after")
+    def _says_what_nobody_counts(self) -> Self:
+        if self.processes_per_node is None and isinstance(counted := gpus_of(self.template), Uncounted):
+            raise contradiction("processesPerNode", None, f"{SAY_PROCESSES}: {counted.why}")
+        return self
 
     @model_validator(mode="after")
     def _worlds_hold_whole_models(self) -> Self:
@@ -300,7 +307,10 @@ class JobSpec(Section):
 
     def local_size(self) -> int:
         """Worker processes per node."""
-        return self.processes_per_node or gpus_of(self.template) or 1
+        if self.processes_per_node is not None:
+            return self.processes_per_node
+        counted = gpus_of(self.template)
+        return 1 if isinstance(counted, Uncounted) else counted or 1
 
 
 class TrainingJob(Section):
@@ -331,23 +341,6 @@ class TrainingJob(Section):
     def id(self) -> str:
         """`namespace/name`, as the job is called everywhere else."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
-
-
-def gpus_of(template: Mapping[str, JsonValue] | None) -> int | None:
-    """GPUs the pod's containers ask for, None when it asks for none or the template is not of that shape."""
-    match template:
-        case {"spec": {"containers": [*containers]}}:
-            pass
-        case _:
-            return None
-    total = 0
-    for container in containers:
-        match container:
-            case {"resources": {"limits": {"nvidia.com/gpu": int() | str() as count}}} if GPU_COUNT.fullmatch(
-                str(count)
-            ):
-                total += int(count)
-    return total or None
 
 
 def read_trainingjob(document: Mapping[str, Any]) -> TrainingJob:

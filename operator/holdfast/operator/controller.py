@@ -10,9 +10,12 @@ from typing import Final
 import msgspec
 
 from holdfast.api.errors import Fenced, HoldfastError, InvalidInput, InvalidSpec
+from holdfast.api.gpus import Uncounted
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.act.dryrun import ASK_AGAIN_S, DryRun
 from holdfast.operator.act.executor import Executor, Fault
+from holdfast.operator.act.gpucounts import ASK_AGAIN_S as COUNT_AGAIN_S
+from holdfast.operator.act.gpucounts import Count, GpuCounts
 from holdfast.operator.act.statuswriter import EventRecorder, write_status
 from holdfast.operator.decide.action import StartCheck, Tell
 from holdfast.operator.decide.admission import Contender, contender
@@ -44,10 +47,11 @@ class Trouble(HoldfastError):
 
 @dataclass(frozen=True)
 class Reading:
-    """What a user wrote of a job as read, while it stays the same."""
+    """What a user wrote of a job as read, while it stays the same, with what the cluster says of its claims."""
 
     uid: str
     generation: int
+    gpus: Count
     spec: TrainingJob | InvalidSpec
 
 
@@ -62,15 +66,20 @@ class Controller:
     dry_run: DryRun
     options: Options
     now: Callable[[], float]
+    _gpus: GpuCounts = field(init=False)
     _readings: dict[str, Reading] = field(default_factory=dict, init=False)
     _told: dict[str, str] = field(default_factory=dict, init=False)
     _refusals: dict[str, frozenset[KubeEvent]] = field(default_factory=dict, init=False)
     _unchecked: dict[str, tuple[str, float, str]] = field(default_factory=dict, init=False)
     """Of the change that a pod was to try: since when none could be made (-inf: for good), and why."""
 
+    def __post_init__(self) -> None:
+        self._gpus = GpuCounts(self.writes, self.now)
+
     async def look(self, job: Job, line: JobLine) -> float | None:
         """One look. When to look again though nothing changes, None: no need. Raises Trouble, Fenced."""
-        key, spec, trial = key_of(job.metadata), self._read(job), UNTRIED
+        gpus = await self._gpus_of(job, line)
+        key, spec, trial = key_of(job.metadata), self._read(job, gpus), UNTRIED
         if isinstance(spec, TrainingJob) and job.metadata.deletion_timestamp is None:
             trial = await self.dry_run.trial(spec)
         # Nothing is awaited from here to the decision: what is seen is of one moment.
@@ -108,9 +117,8 @@ class Controller:
         faults = await self.executor.apply(job, outcome.actions)
         self._remember_check(key, outcome, faults)
         await self._tell_people(job, outcome, faults)
-        if trial.refused is not None:
-            return min(outcome.requeue_after_s or ASK_AGAIN_S, ASK_AGAIN_S)
-        return outcome.requeue_after_s
+        asks = [ASK_AGAIN_S] * (trial.refused is not None) + [COUNT_AGAIN_S] * isinstance(gpus, Uncounted)
+        return min((outcome.requeue_after_s or math.inf, *asks)) if asks else outcome.requeue_after_s
 
     def forget(self, key: str) -> None:
         """The job is gone."""
@@ -119,12 +127,23 @@ class Controller:
         self._refusals.pop(key, None)
         self._unchecked.pop(key, None)
         self.dry_run.forget(key)
+        self._gpus.forget(key)
 
-    def _read(self, job: Job) -> TrainingJob | InvalidSpec:
-        key, written = key_of(job.metadata), (job.metadata.uid, job.metadata.generation)
+    async def _gpus_of(self, job: Job, line: JobLine) -> Count:
+        """What the cluster says of its claims. Of a job that is known already, a claim that was deleted since says
+        nothing: what it held is what the watchdog was told.
+        """
+        counted, known = await self._gpus.of(job), line.report.policy if line.report is not None else None
+        about = (job.metadata.uid, job.metadata.generation)
+        if isinstance(counted, Uncounted) and known is not None and (known.uid, known.generation) == about:
+            return known.processes_per_node
+        return counted
+
+    def _read(self, job: Job, gpus: Count) -> TrainingJob | InvalidSpec:
+        key, written = key_of(job.metadata), (job.metadata.uid, job.metadata.generation, gpus)
         held = self._readings.get(key)
-        if held is None or (held.uid, held.generation) != written:
-            held = self._readings[key] = Reading(*written, read_spec(job))
+        if held is None or (held.uid, held.generation, held.gpus) != written:
+            held = self._readings[key] = Reading(*written, read_spec(job, gpus))
         return held.spec
 
     def _queueing(self, job: Job) -> Queueing | None:
@@ -145,7 +164,7 @@ class Controller:
 
     def _contender(self, job: Job) -> Contender | None:
         """The job as it contends for nodes, None when it does not."""
-        spec = self._read(job)
+        spec = self._read(job, self._gpus.known(job))
         return contender(job, spec, self.view.pods_of(job)) if isinstance(spec, TrainingJob) else None
 
     def _refused_checks(self, key: str) -> Mapping[str, str]:

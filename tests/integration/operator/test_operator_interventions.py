@@ -1,7 +1,10 @@
 """Interventions on their way to the watchdog and back."""
 
+import re
 from typing import Any
 
+import pytest
+from apiserver import Refused
 from fake_watchdog_for_operator import FakeOperatorWatchdog
 from operator_rig import Cluster, OperatorProcess, eventually
 
@@ -90,16 +93,21 @@ async def test_a_pending_intervention_is_asked_about_until_it_is_answered(
     assert len(watchdog.interventions) == 1
 
 
-async def test_an_intervention_that_makes_no_sense_is_refused_with_what_to_do(
-    cluster: Cluster, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"action": "Evict"}, "node is needed by Evict, Return and Test"),
+        ({"action": "Explode"}, 'Unsupported value: "Explode"'),
+        ({"step": 0, "action": "Rewind", "node": "node-1"}, "node is needed by Evict, Return and Test, and read by no"),
+    ],
+    ids=["without its node", "of no such action", "with a node that nobody reads"],
+)
+async def test_an_intervention_that_makes_no_sense_is_told_as_it_is_created(
+    cluster: Cluster, given: dict[str, Any], says: str
 ) -> None:
-    operator.start()
     await cluster.apply()
-    await ask(cluster, "one", action="Evict")
-    status = await until(cluster, "one", "Refused")
-    assert "node" in status["outcome"]
-    assert "add it" in status["outcome"]
-    assert watchdog.interventions == []
+    with pytest.raises(Refused, match=re.escape(says)):
+        await ask(cluster, "one", **given)
 
 
 async def test_an_intervention_for_a_job_that_is_not_there_names_those_that_are(

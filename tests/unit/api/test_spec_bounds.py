@@ -162,9 +162,14 @@ def test_a_document_that_no_parser_takes_is_refused_like_any_other(odd: dict[str
 
 
 @pytest.mark.parametrize("count", ["\u00b2", "9" * 5000, "-1", " 8"])
-def test_a_number_of_gpus_that_is_none_counts_as_none(count: str) -> None:
+def test_a_number_of_gpus_that_is_none_is_asked_for(count: str) -> None:
     containers = [{"resources": {"limits": {"nvidia.com/gpu": count}}}]
-    assert read_trainingjob(spec_with("template", {"spec": {"containers": containers}})).spec.local_size() == 1
+    document = spec_with("template", {"spec": {"containers": containers}})
+    with pytest.raises(InvalidSpec, match=r"spec\.processesPerNode") as caught:
+        read_trainingjob(document)
+    assert "no whole number" in str(caught.value)
+    document["spec"]["processesPerNode"] = 4
+    assert read_trainingjob(document).spec.local_size() == 4
 
 
 @pytest.mark.parametrize(

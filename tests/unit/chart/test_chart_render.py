@@ -370,12 +370,12 @@ def test_tokens_are_made_for_the_audience_that_the_watchdog_and_the_command_line
 def test_rights_in_chosen_namespaces_are_roles_there() -> None:
     everywhere, chosen = rendered(), rendered({"watchNamespaces": ["a", "b"]})
     cluster = one(chosen, "ClusterRole", "hf-holdfast-operator")["rules"]
-    assert [rule["resources"] for rule in cluster] == [["nodes"], ["nodes/status"]]
+    assert [rule["resources"] for rule in cluster] == [["nodes"], ["deviceclasses"], ["nodes/status"]]
     roles = [
         each for each in chosen if each["kind"] == "Role" and each["metadata"]["name"] == "hf-holdfast-operator"
     ]
     assert [each["metadata"]["namespace"] for each in roles] == ["a", "b"]
-    assert roles[0]["rules"] == one(everywhere, "ClusterRole", "hf-holdfast-operator")["rules"][2:]
+    assert roles[0]["rules"] == one(everywhere, "ClusterRole", "hf-holdfast-operator")["rules"][3:]
 
 
 def test_who_views_or_is_on_call_may_read_jobs_and_what_they_print() -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from holdfast.api.errors import InvalidInput, Problem
-from holdfast.api.trainingjob import TrainingJob, gpus_of
+from holdfast.api.gpus import Uncounted, gpus_of
+from holdfast.api.trainingjob import TrainingJob
 
 SAVE_BEFORE_S: Final = 180
 """Slurm sends the signal up to a minute before the time that is asked for; a save takes one minute at most."""
@@ -43,7 +44,7 @@ class BatchScript:
         """The script. Raises InvalidInput where `asked` contradicts what Holdfast needs."""
         nodes = self.job.spec.nodes
         most = nodes.max + nodes.spares
-        gpus = gpus_of(self.job.spec.template)
+        gpus = _gpus(self.job)
         options = (
             f"--job-name=holdfast-{self.job.id.replace('/', '-')}",
             f"--nodes={nodes.min}" if nodes.min == most else f"--nodes={nodes.min}-{most}",
@@ -83,6 +84,12 @@ class BatchScript:
         return self.asked
 
 
+def _gpus(job: TrainingJob) -> int:
+    """Of a node. Claims mean nothing to Slurm: a job with some says how many workers a node runs."""
+    counted = gpus_of(job.spec.template)
+    return job.spec.local_size() if isinstance(counted, Uncounted) else counted
+
+
 def _pattern(folder: str) -> str:
     """The log's name for sbatch, to which % means something. Raises InvalidInput."""
     if "\\" in folder or not folder.isprintable():
@@ -96,7 +103,7 @@ def means_nothing(job: TrainingJob) -> tuple[str, ...]:
     spec, said = job.spec, job.spec.model_fields_set
     sentences = []
     if spec.template is not None:
-        taken = "of it only the number of GPUs is used" if gpus_of(spec.template) else "nothing of it is used"
+        taken = "of it only the number of GPUs is used" if _gpus(job) else "nothing of it is used"
         sentences.append(f"spec.template is a pod's, and {taken}: the nodes' own software runs, as srun finds it")
     if spec.placement.pack:
         sentences.append(

@@ -23,6 +23,7 @@ from holdfast.api.intervention import (
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.act.cordon import patch_node, uncordoned
 from holdfast.operator.act.faultpoint import reach
+from holdfast.operator.act.gpucounts import GpuCounts
 from holdfast.operator.act.handover import write_health
 from holdfast.operator.decide.intervention import (
     answer,
@@ -192,7 +193,7 @@ class Interventions:
             job = await self.writes.fetch(JOBS, where)
         except Absent:
             return outcome
-        spec = read_spec(job)
+        spec = read_spec(job, await GpuCounts(self.writes, self.now).of(job))
         if not isinstance(spec, TrainingJob):
             return outcome
         edition = edition_of(spec)

@@ -35,6 +35,7 @@ DEMANDS: Final = (
     "priorityClassName",
     "runtimeClassName",
     "overhead",
+    "resources",
     "resourceClaims",
 )
 OF_CONTAINERS: Final = ("name", "resources", "restartPolicy")

@@ -10,9 +10,11 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.api.errors import InvalidSpec, Problem
+from holdfast.api.gpus import Uncounted
 from holdfast.api.metadata import API_VERSION
 from holdfast.api.plan import JobReport, Plan
-from holdfast.api.trainingjob import TrainingJob, read_trainingjob
+from holdfast.api.section import MISSING
+from holdfast.api.trainingjob import SAY_PROCESSES, TrainingJob, read_trainingjob
 from holdfast.operator.decide.action import Action
 from holdfast.operator.decide.admission import Contender
 from holdfast.operator.decide.allowance import CHECKS_POLICY, COPIES_LAUNCHER, Allowance
@@ -176,8 +178,12 @@ class Outcome(msgspec.Struct, frozen=True):
     requeue_after_s: float | None = None
 
 
-def read_spec(job: Job) -> TrainingJob | InvalidSpec:
-    """The job as its user wrote it, or every problem with it."""
+def read_spec(job: Job, gpus: int | Uncounted | None = None) -> TrainingJob | InvalidSpec:
+    """The job as its user wrote it, or every problem with it.
+
+    `gpus` is what its cluster says that the trainer's container gets, where the spec does not say how many workers
+    a node runs; None: nobody had to be asked.
+    """
     if job.oversize:
         fix = f"write at most {SPEC_BYTES_MAX}; files and long scripts belong into a ConfigMap or the image"
         return InvalidSpec(Problem("spec (bytes of JSON)", job.oversize, fix))
@@ -193,7 +199,14 @@ def read_spec(job: Job) -> TrainingJob | InvalidSpec:
         },
         "spec": msgspec.json.decode(job.spec),
     }
+    uncounted: tuple[Problem, ...] = ()
+    if gpus is not None and isinstance(document["spec"], dict):
+        counted = 1 if isinstance(gpus, Uncounted) else max(1, gpus)
+        document["spec"] = {**document["spec"], "processesPerNode": counted}
+        if isinstance(gpus, Uncounted):
+            uncounted = (Problem("spec.processesPerNode", MISSING, f"{SAY_PROCESSES}: {gpus.why}"),)
     try:
-        return read_trainingjob(document)
+        spec = read_trainingjob(document)
     except InvalidSpec as error:
-        return error
+        return InvalidSpec(*error.problems, *uncounted)
+    return InvalidSpec(*uncounted) if uncounted else spec

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.api.bounds import LEARNED
 from holdfast.api.errors import InvalidSpec
+from holdfast.api.gpus import TRAINER
 from holdfast.api.metadata import API_VERSION
 from holdfast.api.runmanifest import IMAGE_VARIABLE
 from holdfast.api.trainingjob import TrainingJob
@@ -34,7 +35,6 @@ from holdfast.operator.decide.template import (
     TOKEN_LIFE_S,
     TOKEN_PATH,
     TOKEN_VOLUME,
-    TRAINER,
     Template,
     check_template,
     read_template,

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from holdfast.api.gpus import TRAINER
 from holdfast.api.jobstatus import Condition
 from holdfast.api.plan import NodeObserved, NodeState, Plan, PodEnd, PodState
-from holdfast.operator.decide.template import TRAINER
 from holdfast.operator.kube.objects import QUICK_ENDS, TRAINER_NAME, Metadata, Pod, Terminated, seconds_of, text_of
 
 UNREACHABLE = frozenset((NodeState.GONE, NodeState.NOT_READY))

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.api.errors import Problem
+from holdfast.api.gpus import TRAINER
 from holdfast.api.runmanifest import IMAGE_VARIABLE
 from holdfast.api.section import MISSING
 from holdfast.api.trainingjob import TrainingJob
@@ -50,7 +51,6 @@ RESERVED_ENVIRONMENT = frozenset(
     )
 )
 
-TRAINER = "trainer"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 DEFAULT_GRACE_S = 30  # Kubernetes' own terminationGracePeriodSeconds

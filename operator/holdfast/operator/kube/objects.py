@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from holdfast.api.gpus import Claim, DeviceClass
 from holdfast.api.interventionspec import InterventionStatus
 from holdfast.api.jobstatus import Condition, TrainingJobStatus
 from holdfast.api.metadata import API_VERSION
@@ -251,6 +252,35 @@ class Bare(Object, frozen=True, gc=False):
     metadata: Metadata
 
 
+class ResourceClaim(Object, frozen=True, gc=False):
+    """Devices that pods share."""
+
+    metadata: Metadata
+    spec: Claim = Claim()
+
+
+class ClaimOfEach(Object, frozen=True, gc=False):
+    spec: Claim = Claim()
+
+
+class ResourceClaimTemplate(Object, frozen=True, gc=False):
+    """Devices that each pod gets of its own."""
+
+    metadata: Metadata
+    spec: ClaimOfEach = ClaimOfEach()
+
+
+class NamedDeviceClass(Object, frozen=True, gc=False):
+    metadata: Metadata
+    spec: DeviceClass = DeviceClass()
+
+
+class DeviceClasses(Object, frozen=True, gc=False):
+    """All of a cluster."""
+
+    items: tuple[NamedDeviceClass, ...] = ()
+
+
 def _keep_ours(metadata: Metadata, field: str, held: dict[str, str], also: tuple[str, ...] = ()) -> None:
     ours = {name: text for name, text in held.items() if name.startswith(OUR_PREFIX) or name in also}
     if len(ours) != len(held):
@@ -306,6 +336,11 @@ BINDINGS = Resource(RBAC, "rolebindings", "RoleBinding", Bare)
 NODES = Resource("/api/v1", "nodes", "Node", Node, namespaced=False)
 SERVICES = Resource("/api/v1", "services", "Service", Owned, selector=JOB_LABEL)
 BUDGETS = Resource("/apis/policy/v1", "poddisruptionbudgets", "PodDisruptionBudget", Owned, selector=JOB_LABEL)
+# Since 1.34. Source: https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
+DEVICES = "/apis/resource.k8s.io/v1"
+CLAIMS = Resource(DEVICES, "resourceclaims", "ResourceClaim", ResourceClaim)
+CLAIM_TEMPLATES = Resource(DEVICES, "resourceclaimtemplates", "ResourceClaimTemplate", ResourceClaimTemplate)
+DEVICE_CLASSES = Resource(DEVICES, "deviceclasses", "DeviceClassList", DeviceClasses, namespaced=False)
 POD_TEMPLATES = Resource("/api/v1", "podtemplates", "PodTemplate", Owned, selector=JOB_LABEL)
 
 
