@@ -20,6 +20,7 @@ APPLY_PATCH: Final = "application/apply-patch+yaml"
 
 ANSWER_TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 5.0
+TAKEN_TIMEOUT_S: Final = 10.0  # a watch is answered at once, by a server that has room for it
 CONNECTIONS_MAX: Final = 128
 LINE_BYTES_MAX: Final = 16 * 1024 * 1024  # etcd takes objects of 1.5 MB, and a line is one object
 TRIES: Final = 5
@@ -183,12 +184,15 @@ class KubeClient:
         raise AssertionError("the last try returns or raises")
 
     async def lines(self, request: Request, silence_s: float) -> AsyncGenerator[bytes, None]:
-        """The lines of a watch, until the server ends it or nothing came for `silence_s`. Raises as `ask`."""
-        async with self._exchange(request) as answer:
+        """The lines of a watch, until the server ends it or nothing came for `silence_s`. The first is empty, and
+        comes when the server takes it. Raises as `ask`.
+        """
+        async with self._exchange(request, max(TAKEN_TIMEOUT_S, silence_s + 1.0)) as answer:
             if answer.status >= 400:
                 if answer.status == 401:
                     await self._signed_in_again()
                 raise refusal(answer.status, await answer.read())
+            yield b""
             held = bytearray()
             while chunk := await _chunk(answer, silence_s):
                 held += chunk
@@ -202,7 +206,10 @@ class KubeClient:
                     yield line
 
     @asynccontextmanager
-    async def _exchange(self, request: Request) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _exchange(
+        self, request: Request, quiet_s: float | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """`quiet_s`: for how long nothing may come, not even that it is taken; None: for ever."""
         if self._session is None:
             await self.open()
         assert self._session is not None, "it is open"
@@ -216,7 +223,9 @@ class KubeClient:
                 params=request.query,
                 data=request.body,
                 headers=headers,
-                timeout=aiohttp.ClientTimeout(total=request.timeout_s, sock_connect=CONNECT_TIMEOUT_S),
+                timeout=aiohttp.ClientTimeout(
+                    total=request.timeout_s, sock_connect=CONNECT_TIMEOUT_S, sock_read=quiet_s
+                ),
                 proxy=login.proxy,
                 server_hostname=login.server_name,
             ) as answer:
