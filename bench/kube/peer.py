@@ -126,7 +126,7 @@ async def watch(kubeconfig: str, count: int) -> None:
     print("watching", flush=True)
     began_cpu_s = cpu_s(os.getpid())
     async for line in api.lines(Request("WATCH", PODS.path(TRAINING), query, timeout_s=None), WITHIN_S):
-        seen += decoder.decode(line).type == "MODIFIED"
+        seen += bool(line) and decoder.decode(line).type == "MODIFIED"
         if seen == count:
             break
     _tell(seen, count, watch_cpu_s=cpu_s(os.getpid()) - began_cpu_s)

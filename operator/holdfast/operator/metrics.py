@@ -35,6 +35,11 @@ class Metrics:
             ["resource"],
             registry=self._registry,
         )
+        self._blind = Gauge(
+            "holdfast_operator_blind_watches",
+            "Watches of which nothing was heard for ten seconds.",
+            registry=self._registry,
+        )
         self.api_requests = Counter(
             "holdfast_operator_api_requests",
             "Requests to the API server, by verb and HTTP status.",
@@ -62,6 +67,10 @@ class Metrics:
         self._depth.set_function(depth)
         self._leader.set_function(leader)
         self._connected.set_function(connected)
+
+    def watches(self, blind: Callable[[], float]) -> None:
+        """Read this when somebody asks, from the start on."""
+        self._blind.set_function(blind)
 
     def add(self, collector: Collector) -> None:
         """Ask this one as well when somebody asks."""

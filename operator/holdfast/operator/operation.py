@@ -39,7 +39,7 @@ from holdfast.operator.kube.objects import (
     capacity_requests,
     text_of,
 )
-from holdfast.operator.kube.reflector import Reflector
+from holdfast.operator.kube.reflector import BLIND_S, Reflector
 from holdfast.operator.kube.worklist import Worklist
 from holdfast.operator.kube.writes import Writes
 from holdfast.operator.metrics import JobConditions, Metrics
@@ -172,6 +172,7 @@ class Operation:
         self._worklist = Worklist(self._clock, spent_s=time.thread_time)
         self._asked = Worklist(self._clock)
         self._view = ClusterView(self._worklist.add, self._on_node, self._asked.add)
+        metrics.watches(lambda: float(len(self._blind())))
         metrics.add(JobConditions(lambda: tuple(self._view.jobs.objects.values())))
         where = (settings.lease_namespace, settings.lease_name)
         self._elector = Elector(self._api, where, settings.identity, settings.lease_s, self._clock, wall)
@@ -183,7 +184,13 @@ class Operation:
         """In words, empty when it sees the whole cluster."""
         if not self._reflectors:
             return "the API server"
-        return ", ".join(each.plural for each in self._reflectors if not each.synced.is_set())
+        unseen = [each.plural for each in self._reflectors if not each.synced.is_set()]
+        unheard = {each.plural: each.silent_s() for each in self._blind()}
+        return ", ".join((*unseen, *(f"{plural} (silent for {age_s:.0f} s)" for plural, age_s in unheard.items())))
+
+    def _blind(self) -> list[Reflector[Any]]:
+        """Those that were told of the cluster, and to which the API server says nothing any more."""
+        return [each for each in self._reflectors if each.synced.is_set() and each.silent_s() > BLIND_S]
 
     async def run(self) -> NoReturn:
         """Until cancelled. Raises InvalidInput or Unavailable at start, Fenced when another operator may lead."""

@@ -1,16 +1,17 @@
 """Lists and watches, and what goes wrong with them."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
+import msgspec
 import pytest
 from fake_api import ScriptedServer
 
 from holdfast.operator.kube.cache import Cache
 from holdfast.operator.kube.objects import PODS, Pod
-from holdfast.operator.kube.reflector import Reflector
-from holdfast.wire.kube.client import TooLong
+from holdfast.operator.kube.reflector import BLIND_S, QUIET_WATCH_S, SILENCE_S, Reflector
+from holdfast.wire.kube.client import Request, TooLong
 from holdfast.wire.kube.reply import Expired
 
 BOOKMARK = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "15"}}}
@@ -144,3 +145,50 @@ async def test_what_the_api_server_says_as_null_is_read() -> None:
     mirror = Mirror(server)
     await mirror.until(lambda: mirror.names == ["a"])
     await mirror.close()
+
+
+class TickedServer(ScriptedServer):
+    """Each watch is taken, and ended by the server when its script is over."""
+
+    async def lines(self, request: Request, silence_s: float) -> AsyncGenerator[bytes, None]:
+        self.asked.append(request)
+        if not self.watches:
+            await asyncio.Event().wait()
+        script = self.watches.pop(0)
+        assert isinstance(script, list)
+        yield b""
+        for event in script:
+            yield msgspec.json.encode(event)
+
+
+async def test_the_watches_of_a_kind_that_is_silent_are_short_and_tell_how_far_the_server_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.operator.kube.reflector.LEAST_S", 0.0)
+    added = {"type": "ADDED", "object": pod("a", "9")}
+    server = TickedServer(lists=[page("7")], watches=[[], [BOOKMARK], [added], []])
+    mirror = Mirror(server)
+    await mirror.until(lambda: len(server.asked) == 6)
+    watches = [each.query for each in server.asked if each.verb == "WATCH"]
+    assert [int(each["timeoutSeconds"]) <= QUIET_WATCH_S for each in watches] == [False, True, True, False, True]
+    assert [each["resourceVersion"] for each in watches] == ["7", "7", "15", "9", "9"]
+    assert mirror.restarts == 0
+    await mirror.close()
+
+
+async def test_what_the_server_says_is_heard_and_its_silence_grows() -> None:
+    server = TickedServer(lists=[page("7")], watches=[])
+    cache: Cache[Pod] = Cache(lambda old, new: None)
+    reflector = Reflector(server, PODS, "ns", cache, lambda: None)  # type: ignore[arg-type]
+    working = asyncio.create_task(reflector.run())
+    await reflector.synced.wait()
+    first = reflector.silent_s()
+    assert first < BLIND_S
+    await asyncio.sleep(0)
+    assert reflector.silent_s() >= first
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
+
+
+def test_a_silent_watch_is_tried_again_before_the_operator_counts_as_blind() -> None:
+    assert QUIET_WATCH_S < SILENCE_S < BLIND_S <= 10.0

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from holdfast.api.errors import Unavailable
 from holdfast.wire.kube.client import KubeClient, Request, TooLong
 from holdfast.wire.kube.kubeconfig import Kubeconfig
 
@@ -97,3 +98,38 @@ async def test_answers_are_compressed_over_a_slow_line_alone(
     async with asking(tmp_path, "/pods", serve, is_near=is_near) as api:
         assert await api.ask(Request("GET", "/pods")) == b"x" * 200_000
     assert sent == [encoding]
+
+
+async def test_after_a_silence_nothing_is_asked_on_a_connection_of_before(tmp_path: Path) -> None:
+    """What holds one connection may hold all of them: a proxy, or a network that forgot them."""
+    peers: list[object] = []
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        peers.append(request.transport)
+        if request.query.get("watch"):
+            answer = web.StreamResponse()
+            await answer.prepare(request)
+            await asyncio.Event().wait()
+        return web.Response(body=b"{}")
+
+    async with asking(tmp_path, "/pods", serve) as api:
+        await api.ask(Request("GET", "/pods"))
+        await api.ask(Request("GET", "/pods"))
+        assert peers[0] is peers[1], "it is kept as long as all is well"
+        watch = Request("WATCH", "/pods", {"watch": "1"}, timeout_s=None)
+        assert [line async for line in api.lines(watch, silence_s=0.05)] == [b""]
+        await api.ask(Request("GET", "/pods"))
+    assert peers[3] not in peers[:3]
+
+
+async def test_a_watch_that_nobody_takes_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.wire.kube.client.TAKEN_TIMEOUT_S", 0.05)
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with asking(tmp_path, "/pods", serve) as api:
+        lines = api.lines(Request("WATCH", "/pods", timeout_s=None), silence_s=-0.95)
+        with pytest.raises(Unavailable, match="does not answer WATCH /pods"):
+            await anext(lines)

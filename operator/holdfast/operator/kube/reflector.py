@@ -24,9 +24,17 @@ PAGE_BYTES_MAX: Final = 32 * 1024 * 1024  # of objects of 1.5 MB, which users ma
 WATCH_S: Final = (
     300.0  # a watch ends by itself after this (up to twice as long), so that load spreads over servers
 )
-# A bookmark comes every minute, but not of a kind that never changed since its list: such a line is silent and
-# well. So a silent one is taken for ended, not for broken: the next watch begins at once, or says what is wrong.
-SILENCE_S: Final = 75.0
+# A line that says nothing for so long is ended, and the next watch begins at once, from the same version: the
+# server answers it, or says what is wrong, or does not answer. It may be well: many kinds change seldom.
+SILENCE_S: Final = 6.0
+# So that a kind that is silent costs no connection each time, its watches are short: the server ends one by
+# itself, and two seconds before tells how far it is. Without that the version would be too old one day, where
+# other objects of the kind change. Source: nextBookmarkTime in
+# https://github.com/kubernetes/apiserver/blob/master/pkg/storage/cacher/cache_watcher.go
+QUIET_WATCH_S: Final = 5
+BLIND_S: Final = 10.0
+"""Whoever heard nothing of the API server for so long does not know how the cluster is."""
+LEAST_S: Final = 1.0  # a server that ends a watch sooner is asked with growing pauses
 RELIST_S: Final = 3600.0  # whatever a watch may have lost is found then
 RETRY_FIRST_S: Final = 0.2
 RETRY_MOST_S: Final = 20.0
@@ -84,8 +92,17 @@ class Reflector(Generic[T]):
         self._event = msgspec.json.Decoder(_Event)
         self._query = {"labelSelector": resource.selector} if resource.selector else {}
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S)
+        self._heard_at = 0.0
+        self._is_quiet = False  # nothing happened in the last watch
         self.synced = asyncio.Event()
         self.plural = resource.plural
+
+    def silent_s(self) -> float:
+        """For how long the API server has said nothing of this kind, not even that it takes a watch."""
+        return asyncio.get_running_loop().time() - self._heard_at
+
+    def _hears(self) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
 
     async def run(self) -> NoReturn:
         """Until cancelled. An API server that is away is waited for; the cache keeps what it has."""
@@ -113,7 +130,7 @@ class Reflector(Generic[T]):
                 self._relist_at = loop.time() + RELIST_S * random.uniform(0.9, 1.1)
             started = loop.time()
             await self._watch()
-            if loop.time() - started < 1.0:
+            if loop.time() - started < LEAST_S:
                 raise Unavailable(f"the API server ended the watch of {self.plural} at once")
 
     async def _list(self) -> None:
@@ -125,6 +142,7 @@ class Reflector(Generic[T]):
             request = Request("GET", self._resource.path(self._namespace), asked, bytes_max=PAGE_BYTES_MAX)
             try:
                 content = await self._api.ask(request)
+                self._hears()
             except TooLong:
                 if limit == 1:
                     raise
@@ -150,11 +168,13 @@ class Reflector(Generic[T]):
             "watch": "1",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._version,
-            "timeoutSeconds": str(int(WATCH_S * random.uniform(1.0, 2.0))),
+            "timeoutSeconds": str(QUIET_WATCH_S if self._is_quiet else int(WATCH_S * random.uniform(1.0, 2.0))),
         }
+        self._is_quiet = True
         request = Request("WATCH", self._resource.path(self._namespace), query, timeout_s=None)
         async with aclosing(self._api.lines(request, SILENCE_S)) as lines:
             async for line in lines:
+                self._hears()
                 if not line:
                     continue
                 event = decode(self._event, line)
@@ -166,6 +186,7 @@ class Reflector(Generic[T]):
                 if event.type == "BOOKMARK":
                     self._version = msgspec.json.decode(event.object, type=_Versioned).metadata.resource_version
                 elif (item := self._read_one(event.object)) is not None:
+                    self._is_quiet = False
                     self._cache.observe(Change(event.type), item)
                     self._version = item.metadata.resource_version
                 self._backoff.reset()

@@ -20,6 +20,7 @@ APPLY_PATCH: Final = "application/apply-patch+yaml"
 
 ANSWER_TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 5.0
+TAKEN_TIMEOUT_S: Final = 10.0  # a watch is answered at once, by a server that has room for it
 CONNECTIONS_MAX: Final = 128
 LINE_BYTES_MAX: Final = 16 * 1024 * 1024  # etcd takes objects of 1.5 MB, and a line is one object
 TRIES: Final = 5
@@ -140,18 +141,22 @@ class KubeClient:
         self._counted = counted
         self._connections = connections
         self._encoding = PLAIN if is_near else COMPRESSED
-        self._session: aiohttp.ClientSession | None = None
+        self._pool: _Pool | None = None
+        self._left: set[_Pool] = set()  # what is still used of earlier ones
 
     async def open(self) -> None:
         """Read the login and make ready to connect. Raises InvalidInput."""
         await self._login.load()
-        await self._renew_session()
+        self._leave_pool()
+        self._pool = self._new_pool()
 
     async def close(self) -> None:
         """End every connection."""
         await self._login.close()
-        if self._session is not None:
-            await self._session.close()
+        self._leave_pool()
+        for pool in tuple(self._left):
+            await pool.session.close()
+        self._left.clear()
 
     async def send(self, request: Request) -> Reply:
         """The answer, whatever it says."""
@@ -183,14 +188,17 @@ class KubeClient:
         raise AssertionError("the last try returns or raises")
 
     async def lines(self, request: Request, silence_s: float) -> AsyncGenerator[bytes, None]:
-        """The lines of a watch, until the server ends it or nothing came for `silence_s`. Raises as `ask`."""
-        async with self._exchange(request) as answer:
+        """The lines of a watch, until the server ends it or nothing came for `silence_s`. The first is empty, and
+        comes when the server takes it. Raises as `ask`.
+        """
+        async with self._exchange(request, max(TAKEN_TIMEOUT_S, silence_s + 1.0)) as answer:
             if answer.status >= 400:
                 if answer.status == 401:
                     await self._signed_in_again()
                 raise refusal(answer.status, await answer.read())
+            yield b""
             held = bytearray()
-            while chunk := await _chunk(answer, silence_s):
+            while chunk := await self._chunk(answer, silence_s):
                 held += chunk
                 if b"\n" not in chunk:
                     if len(held) > LINE_BYTES_MAX:
@@ -202,21 +210,25 @@ class KubeClient:
                     yield line
 
     @asynccontextmanager
-    async def _exchange(self, request: Request) -> AsyncIterator[aiohttp.ClientResponse]:
-        if self._session is None:
+    async def _exchange(
+        self, request: Request, quiet_s: float | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """`quiet_s`: for how long nothing may come, not even that it is taken; None: for ever."""
+        if self._pool is None and not self._left:
             await self.open()
-        assert self._session is not None, "it is open"
-        login = self._login
+        login, pool = self._login, self._enter_pool()
         said = {"Accept": JSON, "Accept-Encoding": self._encoding, "Content-Type": request.content}
-        headers = said | await login.headers()
         try:
-            async with self._session.request(
+            headers = said | await login.headers()
+            async with pool.session.request(
                 "GET" if request.verb == "WATCH" else request.verb,
                 login.server + request.path,
                 params=request.query,
                 data=request.body,
                 headers=headers,
-                timeout=aiohttp.ClientTimeout(total=request.timeout_s, sock_connect=CONNECT_TIMEOUT_S),
+                timeout=aiohttp.ClientTimeout(
+                    total=request.timeout_s, sock_connect=CONNECT_TIMEOUT_S, sock_read=quiet_s
+                ),
                 proxy=login.proxy,
                 server_hostname=login.server_name,
             ) as answer:
@@ -225,32 +237,64 @@ class KubeClient:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self._counted(request.verb, "error")
             what = str(error) or type(error).__name__
+            if isinstance(error, TimeoutError):
+                self._leave_pool()
             if isinstance(error, TimeoutError) and not str(error) and request.timeout_s is not None:
                 what = f"no answer within {request.timeout_s:g} s"
             raise Unavailable(f"the API server does not answer {request.verb} {request.path}: {what}") from error
+        finally:
+            await self._exit_pool(pool)
 
     async def _signed_in_again(self) -> bool:
         if not await self._login.reload():
             return False
-        await self._renew_session()
+        self._leave_pool()
         return True
 
-    async def _renew_session(self) -> None:
+    def _enter_pool(self) -> "_Pool":
+        """Somebody more uses it."""
+        pool = self._pool = self._pool or self._new_pool()
+        pool.users += 1
+        return pool
+
+    def _new_pool(self) -> "_Pool":
         connector = aiohttp.TCPConnector(limit=self._connections, ssl=self._login.tls())
         # Proxies of the environment are the login's business: aiohttp would look for them, and for a netrc file,
         # with every request, which costs as much as the request.
-        old, self._session = self._session, aiohttp.ClientSession(connector=connector, trust_env=False)
-        if old is not None:
-            await old.close()
+        return _Pool(aiohttp.ClientSession(connector=connector, trust_env=False))
+
+    def _leave_pool(self) -> None:
+        """The next request takes a new connection: what made one silent, or void, may hold the others as well.
+
+        What is under way goes on.
+        """
+        if self._pool is not None:
+            self._left.add(self._pool)
+            self._pool = None
+
+    async def _exit_pool(self, pool: "_Pool") -> None:
+        pool.users -= 1
+        unused = {each for each in self._left if not each.users}
+        self._left -= unused
+        for each in unused:
+            await each.session.close()
+
+    async def _chunk(self, answer: aiohttp.ClientResponse, silence_s: float) -> bytes:
+        """What comes next, nothing at the end."""
+        silence = asyncio.timeout(silence_s)
+        try:
+            async with silence:
+                return await answer.content.readany()
+        except TimeoutError:
+            if silence.expired():
+                self._leave_pool()
+                return b""
+            raise
 
 
-async def _chunk(answer: aiohttp.ClientResponse, silence_s: float) -> bytes:
-    """What comes next, nothing at the end."""
-    silence = asyncio.timeout(silence_s)
-    try:
-        async with silence:
-            return await answer.content.readany()
-    except TimeoutError:
-        if silence.expired():
-            return b""
-        raise
+@dataclass(eq=False, slots=True)
+class _Pool:
+    """Connections, and how many requests are under way on them."""
+
+    session: aiohttp.ClientSession
+    users: int = 0
