@@ -19,11 +19,11 @@ import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore
 
 from holdfast.api.control import Assignment
 from holdfast.trainer.group import HeldConnections, NotFormed
 from holdfast.trainer.store import RoundStore, meet
+from holdfast.trainer.torchgroups import PrefixStore, limit_waits
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class Across:
         prefix = PrefixStore(f"holdfast/across/{self.round}/{place}", self._store)
         self._assemble(prefix, check)
         self._group = dist.ProcessGroupGloo(prefix, self.index, self.size, timedelta(seconds=CONNECTS_S))
-        self._group._set_default_timeout(timedelta(seconds=self._timeout_s))
+        limit_waits(self._group, timedelta(seconds=self._timeout_s))
         with self._guard:
             self._connections.hold()
             self._is_forming, self._waits_since = False, None

@@ -22,6 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.trainer.across import Across
+from holdfast.trainer.torchtensors import local_of
 
 BUCKET_BYTES: Final = 25 << 20  # As torch's DDP has it.
 
@@ -103,8 +104,8 @@ class Average:
         self._hooks.clear()
         self._buckets, self._bucket_of = [], {}
         for places, dtype in self._shared_out():
-            size = sum(held(self._parameters[place]).numel() for place in places)
-            on_device = any(held(self._parameters[place]).is_cuda for place in places)
+            size = sum(local_of(self._parameters[place]).numel() for place in places)
+            on_device = any(local_of(self._parameters[place]).is_cuda for place in places)
             bucket = Bucket(places, torch.zeros(size, dtype=dtype, pin_memory=on_device))
             self._buckets.append(bucket)
             self._bucket_of |= dict.fromkeys(places, bucket)
@@ -121,7 +122,7 @@ class Average:
                 if not self._trains[place] or (each.dtype == torch.float64) != (dtype == torch.float64):
                     continue
                 places.append(place)
-                size_bytes += held(each).numel() * dtype.itemsize
+                size_bytes += local_of(each).numel() * dtype.itemsize
                 if size_bytes >= self._bucket_bytes:
                     yield places, dtype
                     places, size_bytes = [], 0
@@ -188,7 +189,7 @@ class Average:
     def _fill(self, bucket: Bucket, given: Given) -> None:
         at = 0
         for place in bucket.places:
-            size = held(self._parameters[place]).numel()
+            size = local_of(self._parameters[place]).numel()
             one, part = given(place), bucket.values[at : at + size]
             self.totals.counts[place] = one is not None
             if one is None:
@@ -263,7 +264,7 @@ class Average:
             bucket.values.div_(gave)
             at = 0
             for place in bucket.places:
-                size = held(self._parameters[place]).numel()
+                size = local_of(self._parameters[place]).numel()
                 if self.totals.given(place):
                     yield place, bucket.values[at : at + size]
                 at += size
@@ -276,17 +277,11 @@ class Average:
         self._hooks.clear()
 
 
-def held(values: Tensor) -> Tensor:
-    """What is in this process's memory of a tensor, sharing it, without a gradient."""
-    local: Tensor = getattr(values, "_local_tensor", values)
-    return local.detach()
-
-
 def gradient_of(parameter: Tensor) -> Tensor | None:
     """What is in this process's memory of its gradient. Raises InvalidInput for a sparse one."""
     if parameter.grad is None:
         return None
-    found = held(parameter.grad)
+    found = local_of(parameter.grad)
     if found.layout is not torch.strided:
         fix = "make it dense, as torch.nn.Embedding(sparse=False) does"
         raise InvalidInput(Problem("model", f"a gradient of layout {found.layout}", fix))

@@ -15,8 +15,6 @@ import msgspec
 import torch
 
 # What torch itself takes apart a model's output with; it has no other name.
-from torch.utils._pytree import tree_map
-
 from holdfast.api.bitflip import BitFlip, NanOutput, bit_flip_file, nan_file, request_nan
 from holdfast.api.decoding import decode_json
 from holdfast.api.disturbance import Ailment, Disturbance, take_disturbance
@@ -25,6 +23,7 @@ from holdfast.api.errors import HoldfastError, Malformed
 from holdfast.trainer.block import CHECK
 from holdfast.trainer.fingerprint import local_part
 from holdfast.trainer.hostcopy import Number
+from holdfast.trainer.torchtensors import tree_map
 
 logger = logging.getLogger(__name__)
 Batch = TypeVar("Batch")

@@ -6,13 +6,12 @@ Source: https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.htm
 """
 
 import logging
-import pickle
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from holdfast.api.bounds import NAME_LENGTH_MAX
 from holdfast.api.stacks import COLLECTIVES_KEPT, GROUPS_MAX, Collective, is_own, place_of
+from holdfast.trainer.torchgroups import recorded
 
 logger = logging.getLogger(__name__)
 
@@ -21,12 +20,8 @@ _DONE: Final = ("completed",)
 
 def last_collectives() -> tuple[Collective, ...]:
     """The newest of each group, oldest first; none where torch keeps no record. Any thread may call it."""
-    recorder: Any = sys.modules.get("torch._C._distributed_c10d")
-    if recorder is None or not hasattr(recorder, "_dump_fr_trace"):
-        return ()
     try:
-        entries = pickle.loads(recorder._dump_fr_trace())["entries"]
-        return newest_of(entries)
+        return newest_of(recorded())
     except Exception:  # of a library's private format: what it cannot tell is left out
         logger.warning("the flight recorder could not be read", exc_info=True)
         return ()

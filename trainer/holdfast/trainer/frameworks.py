@@ -18,10 +18,10 @@ import sys
 from collections.abc import Callable
 
 import torch
-from torch.distributed import device_mesh, distributed_c10d
 
 from holdfast.api.control import Assignment, Reenters
 from holdfast.api.round import Reentry
+from holdfast.trainer.torchcaches import CACHES
 
 ANY_ROUND = Reenters(Reentry.ANY_WORLD, "")
 
@@ -36,8 +36,14 @@ KEEPS_GROUPS = {
 """Frameworks that keep process groups in a variable of a module, None before: the module and the variable."""
 
 
-def reenters() -> Reenters:
-    """Which rounds this process can go on to, by what it has used so far. Costs about a microsecond."""
+def reenters(own: Reenters | None = None) -> Reenters:
+    """Which rounds this process can go on to, by what it has used so far, or by what the script says of itself
+    (`own`). Costs about a microsecond.
+    """
+    if lacking := CACHES.lacking():
+        return Reenters(Reentry.NEVER, f"torch {torch.__version__} lacks {lacking[0]}: it may remember old groups")
+    if own is not None:
+        return own
     for name, (module, variable) in KEEPS_GROUPS.items():
         if getattr(sys.modules.get(module), variable, None) is not None:
             return Reenters(Reentry.NEVER, f"{name} keeps the process groups of its first round")
@@ -68,39 +74,7 @@ class Reentering:
 
     def say(self, tell: Callable[[Reenters], None]) -> None:
         """Where the launcher does not know yet. A framework may be imported, or used first, at any time."""
-        now = self._own or reenters()
+        now = reenters(self._own)
         if now != self._said:
             self._said = now
             tell(now)
-
-
-def forget_groups() -> None:
-    """Make torch forget process groups that are gone. To be called by the training thread once they are destroyed.
-
-    A device mesh equals every mesh of the same ranks, also one of an earlier round in which this process had
-    another rank. DTensor keeps, by mesh, what it worked out for an operation, this rank's share included; used
-    again after the rank has changed, shards get the wrong size. The caches also keep the old meshes alive, and
-    with them the old process groups' connections and threads. The tracker of random numbers is made once, with a
-    broadcast among all ranks: a process that still has one would not take part in that of a new process beside
-    it. Groups are named by counting, and the count begins anew only when a default group is destroyed: one that
-    could not be formed leaves it at one, and ranks that name a group differently wait for each other at different
-    keys.
-
-    The caches of other threads than the training thread (autograd's, on CUDA) are out of reach.
-    """
-    distributed_c10d._world.group_count = 0
-    device_mesh._mesh_resources.mesh_stack.clear()
-    if "torch.distributed.tensor" not in sys.modules:
-        return
-    from torch.distributed.tensor import DTensor, _collective_utils, _random, _redistribute
-    from torch.distributed.tensor._sharding_prop import LocalLRUCache
-
-    propagator = DTensor._op_dispatcher.sharding_propagator
-    # A new object: a cache of each thread's own hides behind the old one.
-    propagator.propagate_op_sharding = LocalLRUCache(propagator.propagate_op_sharding_non_cached)
-    propagator._propagate_tensor_meta_cached.cache_clear()
-    torch._C._clear_DTensor_sharding_propagator_cache()
-    _redistribute.clear_redistribute_planner_cache()
-    _redistribute._gen_transform_infos.cache_clear()
-    _random._rng_tracker = None
-    _collective_utils.MeshTopoInfo.build_from_mesh.cache_clear()

@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore, Store
-from torch.distributed import distributed_c10d
 
 from holdfast.api.control import Assignment
 from holdfast.api.errors import Unavailable
 from holdfast.api.rankrecord import UNKNOWN_INT
-from holdfast.trainer.frameworks import forget_groups
 from holdfast.trainer.store import RoundStore, meet
+from holdfast.trainer.torchcaches import CACHES
+from holdfast.trainer.torchgroups import HashStore, Store, abort_all, sequence_number
 
 _DESCRIPTORS = "/proc/self/fd"
 _SOCKET_LINK = re.compile(r"socket:\[(\d+)\]")
@@ -102,7 +101,7 @@ class RoundGroup:
             if self._is_closed:
                 return
             self._connections.end()
-            _abort_backends()
+            abort_all()
 
     def drop(self) -> None:
         """End what is under way on the device, so that `close` does not wait for it, and let no peer notice
@@ -112,7 +111,7 @@ class RoundGroup:
         collectives failed long before it would be heard first.
         """
         with self._guard:
-            _abort_backends()
+            abort_all()
             self._connections.hold()
 
     def collective_sequence(self) -> int:
@@ -120,11 +119,8 @@ class RoundGroup:
         with self._guard:
             if self._default is None:
                 return UNKNOWN_INT
-            try:
-                # Private, and missing from torch's type stubs.
-                return int(self._default._get_sequence_number_for_group())  # type: ignore[attr-defined]
-            except RuntimeError:
-                return UNKNOWN_INT
+            told = sequence_number(self._default)
+            return UNKNOWN_INT if told is None else told
 
     def close(self) -> None:
         """Destroy every group of the process and what torch remembers of them.
@@ -140,18 +136,11 @@ class RoundGroup:
             self.store.close()
         # Each init_process_group wraps the hook of the one before.
         sys.excepthook = self._hook_before
-        forget_groups()
+        CACHES.forget()
 
     def release(self) -> None:
         """Let the connections close. To be called once no peer waits in this round any more."""
         self._connections.release()
-
-
-def _abort_backends() -> None:
-    """Does something for NCCL, nothing for gloo."""
-    with contextlib.suppress(RuntimeError):  # A group that is being created or destroyed just now.
-        for group in tuple(distributed_c10d._world.pg_map):
-            group.abort()
 
 
 class HeldConnections:

@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Final
 
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
 from holdfast.api.control import Assignment, Entered, Finished, Reenters
 from holdfast.api.rankrecord import Phase
@@ -25,6 +24,7 @@ from holdfast.trainer.frameworks import Reentering
 from holdfast.trainer.group import RoundGroup
 from holdfast.trainer.run import Run
 from holdfast.trainer.stay import RoundEnded
+from holdfast.trainer.torchgroups import default_store
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class BorrowedGroup(RoundGroup):
 
     def form(self, check: Callable[[], None]) -> None:
         if self._assignment.world_size > 1 and dist.is_initialized():
-            self.store = distributed_c10d._get_default_store()
+            self.store = default_store()
             self._default = dist.group.WORLD
 
     def abort(self) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from holdfast.api.errors import InvalidInput, Problem
-from holdfast.trainer.averaging import held
+from holdfast.trainer.torchtensors import local_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +76,15 @@ class OuterState:
         if name is None:
             fix = "with outer steps, let the same parameters train from the start of a round to its end"
             raise InvalidInput(Problem("model", f"parameter {place} began to train", fix))
-        return held(self._anchors[name]) - held(self._parameters[name])
+        return local_of(self._anchors[name]) - local_of(self._parameters[name])
 
     @torch.no_grad()
     def step(self, place: int, mean: Tensor) -> None:
         """The parameter at `place` goes from where it was as the mean of all groups says."""
         name, told = self._names[place], self.wanted
         assert name is not None, "nobody gives the change of what does not train"
-        anchor, momentum = held(self._anchors[name]), held(self._momenta[name])
+        anchor, momentum = local_of(self._anchors[name]), local_of(self._momenta[name])
         gradient = mean.to(anchor.device, anchor.dtype).reshape(anchor.shape)
         momentum.mul_(told.momentum).add_(gradient)
         anchor.sub_(told.learning_rate * (gradient + told.momentum * momentum))
-        held(self._parameters[name]).copy_(anchor)
+        local_of(self._parameters[name]).copy_(anchor)

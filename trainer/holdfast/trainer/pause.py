@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from holdfast.trainer.hostcopy import HostCopy, Stopwatch
+from holdfast.trainer.torchtensors import local_of
 
 _WORDS: Final = ((8, torch.int64), (4, torch.int32), (2, torch.int16), (1, torch.uint8))
 # Smaller tensors are put together before they are summed: starting a sum takes longer than reading them.
@@ -69,7 +70,7 @@ class Pauses:
             raise self._error
         self._watch = Stopwatch(self._device)
         with self._watch:
-            held = [each for each in self._model.parameters() if _local(each).device == self._device]
+            held = [each for each in self._model.parameters() if local_of(each).device == self._device]
             self._open, self._step = _Content(held), step
 
     def skip(self) -> None:
@@ -123,7 +124,7 @@ class _Content:
         self._parameters = tuple(parameters)
         self._ids = {id(each) for each in parameters}
         self._marks = self._marks_now()
-        self._words = [words for each in parameters if (words := _words(_local(each))).numel()]
+        self._words = [words for each in parameters if (words := _words(local_of(each))).numel()]
         self._sums = _sums(self._words)
 
     def is_updated_by(self, optimizer: Optimizer) -> bool:
@@ -144,17 +145,11 @@ class _Content:
 
     def _marks_now(self) -> list[tuple[int, int, int, int]]:
         """Where each parameter lies and how often it was written to, by itself and as a local part."""
-        both = [(each, _local(each)) for each in self._parameters]
+        both = [(each, local_of(each)) for each in self._parameters]
         return [
             (local.data_ptr(), local.untyped_storage().nbytes(), parameter._version, local._version)
             for parameter, local in both
         ]
-
-
-def _local(parameter: Tensor) -> Tensor:
-    """What is in this process's memory of a parameter, without a gradient. A DTensor's own way costs far more."""
-    held: Tensor = getattr(parameter, "_local_tensor", parameter)
-    return held.detach()
 
 
 def _words(values: Tensor) -> Tensor:

@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.nn import Module
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_flatten_with_path, tree_map_with_path
 
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.trainer.across import Across
+from holdfast.trainer.torchtensors import local_of, tree_flatten_with_path, tree_map_with_path
 
 _DIGEST_BITS = 63  # of a whole number that a tensor holds
 # What NumPy's numbers and arrays of numbers are unpacked with: a learning rate is often one of its numbers.
@@ -118,7 +118,7 @@ class TrainingState:
             told[name] = {}
             for path, each in leaves:
                 if isinstance(each, Tensor):
-                    tensors.append(local := _local(each))
+                    tensors.append(local := local_of(each))
                     told[name][str(path)] = list(local.shape), local.dtype, isinstance(each, DTensor)
         header = {
             "held": self._shapes(),
@@ -181,16 +181,16 @@ class TrainingState:
 
     def _held(self) -> Iterator[Tensor]:
         """What is held here of the model, and of what is further copied, in an order that all groups have."""
-        yield from map(_local, self.model.parameters())
-        yield from map(_local, self.model.buffers())
-        yield from map(_local, self.more)
+        yield from map(local_of, self.model.parameters())
+        yield from map(local_of, self.model.buffers())
+        yield from map(local_of, self.more)
 
     def _tensors(self) -> Iterator[Tensor]:
         """What is held here of every tensor of the state, in an order that all groups have."""
         yield from self._held()
         for parameter in self._optimized():
             kept = self.optimizer.state.get(parameter, {})
-            yield from (_local(kept[name]) for name in sorted(kept) if isinstance(kept[name], Tensor))
+            yield from (local_of(kept[name]) for name in sorted(kept) if isinstance(kept[name], Tensor))
 
     def _make_room(self, parameter: Tensor, kept: Mapping[str, Any]) -> None:
         """What the optimizer keeps of `parameter` is as the sender has it, values apart."""
@@ -206,9 +206,9 @@ class TrainingState:
                 continue
             shape, dtype, device, is_sharded = told
             known = mine.get(name)
-            local = _local(known) if isinstance(known, Tensor) else None
+            local = local_of(known) if isinstance(known, Tensor) else None
             if local is None or (list(local.shape), local.dtype) != (shape, dtype):
-                place = "cpu" if device == "cpu" else _local(parameter).device
+                place = "cpu" if device == "cpu" else local_of(parameter).device
                 mine[name] = _like(parameter, torch.empty(shape, dtype=dtype, device=place), is_sharded=is_sharded)
 
 
@@ -223,7 +223,7 @@ def _unpacked(content: bytes) -> Any:
 def _kept_of(kept: Mapping[str, Any]) -> dict[str, tuple[bool, Any]]:
     """What an optimizer keeps of a parameter: whether it is a tensor, and then how that looks, else the value."""
     return {
-        name: (True, (list(_local(each).shape), each.dtype, each.device.type, isinstance(each, DTensor)))
+        name: (True, (list(local_of(each).shape), each.dtype, each.device.type, isinstance(each, DTensor)))
         if isinstance(each, Tensor)
         else (False, each)
         for name, each in kept.items()
@@ -246,12 +246,6 @@ def _like(whole: Any, local: Tensor, *, is_sharded: bool) -> Tensor:
         shape=whole.shape,
         stride=whole.stride(),
     )
-
-
-def _local(values: Tensor) -> Tensor:
-    """What is in this process's memory of a tensor, sharing it."""
-    held: Tensor = getattr(values, "_local_tensor", values)
-    return held.detach()
 
 
 def _octets(values: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ from holdfast.trainer.groupprints import GroupPrints
 from holdfast.trainer.hostcopy import HostCopy, Stopwatch
 from holdfast.trainer.pause import Change, Pauses
 from holdfast.trainer.record import RankRecord
+from holdfast.trainer.torchtensors import is_shared_out, local_of
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +154,7 @@ class LocalNorm:
     def _accumulated(self, parameter: Tensor) -> None:
         try:
             gradient = parameter.grad
-            if not self.armed or gradient is None or hasattr(gradient, "_local_tensor") or gradient.is_sparse:
+            if not self.armed or gradient is None or is_shared_out(gradient) or gradient.is_sparse:
                 return
             if gradient.device == self._device:
                 with self._watch:
@@ -346,7 +347,7 @@ class Watched:
         A gradient that was not finite in the last step is in them, and no loss will tell of it.
         """
         trained = [each for each in self._model.parameters() if each.requires_grad] if self._model else []
-        held = [getattr(each, "_local_tensor", each).detach() for each in trained if each.dtype.itemsize > 1]
+        held = [local_of(each) for each in trained if each.dtype.itemsize > 1]
         try:
             # The largest of all magnitudes, which is not finite when one of them is not: it cannot overflow.
             largest = get_total_norm([each for each in held if each.numel()], norm_type=math.inf)

@@ -18,8 +18,6 @@ from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from holdfast.api.bounds import LINE_LENGTH_MAX
@@ -27,6 +25,7 @@ from holdfast.api.rehearsal import UNREADABLE, Kind, Look, Rehearsal, Seen, trac
 from holdfast.trainer.fingerprint import fingerprint
 from holdfast.trainer.groupprints import grouped
 from holdfast.trainer.hostcopy import Number
+from holdfast.trainer.torchtensors import TorchDispatchMode, tree_leaves
 
 _SAYS_MAX: Final = 1024
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.Size)

@@ -29,11 +29,12 @@ from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.rankrecord import Phase
 from holdfast.trainer import host
 from holdfast.trainer.across import Across
-from holdfast.trainer.averaging import Average, Says, gradient_of, held
+from holdfast.trainer.averaging import Average, Says, gradient_of
 from holdfast.trainer.group import NotFormed, is_collective_failure
 from holdfast.trainer.outerstep import OuterState, OuterStep
 from holdfast.trainer.peercopy import Stateful, TrainingState
 from holdfast.trainer.run import Run
+from holdfast.trainer.torchtensors import local_of
 
 logger = logging.getLogger(__name__)
 
@@ -421,7 +422,7 @@ class Replicas:
             if (mean := means.get(place)) is not None:
                 if each.grad is None:
                     each.grad = torch.zeros_like(each)
-                mine = held(each.grad)
+                mine = local_of(each.grad)
                 mine.copy_(mean.reshape(mine.shape))
             elif not (is_alone and each.requires_grad):
                 each.grad = None

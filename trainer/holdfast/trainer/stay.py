@@ -20,14 +20,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch._C._distributed_c10d import Store
-
 from holdfast.api.checkpoint import Standing
 from holdfast.api.control import Assignment
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.trainer.across import Across
 from holdfast.trainer.group import RoundGroup
 from holdfast.trainer.profiling import Profiling
+from holdfast.trainer.torchgroups import Store
 
 logger = logging.getLogger(__name__)
 

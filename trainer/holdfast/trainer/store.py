@@ -20,7 +20,6 @@ from datetime import timedelta
 
 import msgspec
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store
 
 from holdfast.api.control import Assignment
 from holdfast.api.decoding import decode
@@ -28,6 +27,7 @@ from holdfast.api.errors import Damaged, Malformed, Unavailable
 from holdfast.api.round import Endpoint
 from holdfast.trainer import storetable
 from holdfast.trainer.storetable import Answer, Request, StoreTable
+from holdfast.trainer.torchgroups import Store
 from holdfast.wire.door import ACCEPT_AGAIN_S, HELLO_S, OUT_OF_FILES, Strangers, open_files_max
 from holdfast.wire.frame import FrameReader, frame
 

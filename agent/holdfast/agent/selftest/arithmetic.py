@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from holdfast.agent.selftest.device import Device, DeviceKind
 from holdfast.api.drill import Spoiler
+from holdfast.api.torchnames import TorchName
 
 _GOLDEN_GAMMA: Final = 0x9E3779B97F4A7C15
 _WORD: Final = (1 << 64) - 1
@@ -27,6 +28,12 @@ _HALVES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _PRECISIONS: Final = {"fp32": "highest", "tf32": "high"}  # of float32 products, as torch calls them
 _FP8_CAPABILITY: Final = (8, 9)  # source: https://docs.pytorch.org/ao/stable/api_ref_float8.html
 _WEIGHTS_A_LAYER: Final = 4
+
+_PRIVATE: Final = {
+    "int8": TorchName("torch", "_int_mm", "the self-test leaves out products of int8"),
+    "fp8": TorchName("torch", "_scaled_mm", "the self-test leaves out products of fp8"),
+}
+NAMES: Final = tuple(_PRIVATE.values())
 
 
 def numbers(shape: Sequence[int], seed: int) -> torch.Tensor:
@@ -90,6 +97,8 @@ def products(device: Device, size: int, seed: int) -> Iterator[Arithmetic]:
 
 
 def _product(device: Device, size: int, seed: int, name: str) -> Kernel:
+    if (private := _PRIVATE.get(name)) is not None and not private.is_there:
+        raise NotHere(f"this torch has no {private}")
     if name == "int8":
         left, right = (numbers((size, size), each).to(device.torch) for each in (seed, seed + 1))
         return lambda: (torch._int_mm(left, right),)

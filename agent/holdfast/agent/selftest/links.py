@@ -13,18 +13,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 from msgspec.structs import replace
 from torch import distributed
-from torch._C._distributed_c10d import FileStore
 
 from holdfast.agent.selftest.arithmetic import raw
 from holdfast.agent.selftest.device import Device, DeviceKind, model_of
 from holdfast.agent.selftest.station import Bench
 from holdfast.api.selftest import TOPOLOGY, CheckResult, Verdict
 from holdfast.api.telemetry import Unreadable
+
+if TYPE_CHECKING:  # torch does not say to type checkers that it exports it
+    from torch._C._distributed_c10d import FileStore
+else:
+    from torch.distributed import FileStore
 
 RATIO_MIN: Final = 0.5
 """Below this share of the data sheet a link or memory is broken. Healthy copies reach 0.75 to 0.9 of it."""

@@ -23,6 +23,7 @@ from holdfast.checkpoint.capture.live import ChunkKey, Claim, LiveState, Look
 from holdfast.checkpoint.capture.savegroup import SaveGroup
 from holdfast.checkpoint.capture.state import TrainingState
 from holdfast.checkpoint.capture.tier import MemoryTier
+from holdfast.checkpoint.capture.torchstate import local_of
 from holdfast.checkpoint.format import manifest
 from holdfast.checkpoint.memory.sharedbuffer import SharedBuffer, capacity_for
 
@@ -238,9 +239,7 @@ class Capture:
 def are_finite(model: Module) -> bool:
     """Whether all parameters in training are finite, as far as this rank holds them. Waits for the device."""
     held = [
-        (each._local_tensor if isinstance(each, DTensor) else each).detach()
-        for each in model.parameters()
-        if each.requires_grad and each.dtype in _FORMATS
+        local_of(each).detach() for each in model.parameters() if each.requires_grad and each.dtype in _FORMATS
     ]
     # The largest of all magnitudes, which is not finite when one of them is not: it cannot overflow by itself.
     largest = get_total_norm([each for each in held if each.numel()], norm_type=math.inf)
@@ -260,7 +259,7 @@ def estimated_bytes(model: Module, optimizer: Optimizer, *, world_size: int) -> 
         local: torch.Tensor = parameter
         holders = world_size  # How many ranks hold the same of it.
         if isinstance(parameter, DTensor):
-            local = parameter._local_tensor
+            local = local_of(parameter)
             placed = zip(parameter.device_mesh.shape, parameter.placements, strict=True)
             replicas = prod(size for size, placement in placed if placement.is_replicate())
             holders = replicas * max(1, world_size // parameter.device_mesh.size())

@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.nn import Module
-from torch.utils._pytree import tree_leaves, tree_map
 
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.checkpoint.capture import randomness
 from holdfast.checkpoint.capture.savegroup import SaveGroup
+from holdfast.checkpoint.capture.torchstate import tree_leaves, tree_map
 from holdfast.checkpoint.errors import NotEquivalent
 
 _LOG = logging.getLogger(__name__)

@@ -13,15 +13,13 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.distributed.checkpoint._nested_dict import flatten_state_dict
-from torch.distributed.checkpoint.state_dict import _get_fqns
-from torch.distributed.tensor import DTensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
 from holdfast.checkpoint.capture import groups
 from holdfast.checkpoint.capture.shard import Shard, shard_of
 from holdfast.checkpoint.capture.state import FlatState, TrainingState
+from holdfast.checkpoint.capture.torchstate import flatten_state_dict, local_of, names_of, sharding_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -129,13 +127,13 @@ class _Held:
 
 def _kinds(values: Sequence[Any]) -> list[object]:
     """Where the memory of these tensors is and how it is read, and of sharded ones how they are sharded."""
-    locals_ = [value._local_tensor if isinstance(value, DTensor) else value for value in values]
+    locals_ = [local_of(value) for value in values]
     return [
         [each.data_ptr() for each in locals_],
         [each.shape for each in locals_],
         [each.stride() for each in locals_],
         [each.dtype for each in locals_],
-        [value._spec for value in values if isinstance(value, DTensor)],
+        sharding_of(values),
     ]
 
 
@@ -164,7 +162,7 @@ class _Plan:
                 self._values[name] = places[name]
                 continue
             # Two tensors are one, but for what autograd knows of them.
-            memory = value._local_tensor if isinstance(value, DTensor) else value
+            memory = local_of(value)
             is_elsewhere = not isinstance(there, torch.Tensor) or _kinds([there]) != _kinds([value])
             if is_elsewhere or (memory.data_ptr() == 0 and memory.numel() > 0):
                 raise LookupError(name)
@@ -260,7 +258,7 @@ def _places(model: Module, optimizer: Optimizer) -> Iterator[tuple[str, _Place]]
 
 def _known_as(model: Module, name: str) -> str:
     """Raises LookupError for a parameter that is several in one."""
-    names = _get_fqns(model, name)
+    names = names_of(model, name)
     if len(names) != 1:
         raise LookupError(name)
     return next(iter(names))

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from holdfast.api.errors import InvalidInput, Problem
+from holdfast.checkpoint.capture.torchstate import compute_local_shape_and_global_offset, local_of
 from holdfast.checkpoint.format.index import Box
 
 
@@ -49,4 +49,4 @@ def shard_of(name: str, tensor: torch.Tensor, boxes: Boxes | None = None) -> Sha
     if 0 in box.sizes and 0 not in tensor.shape:
         return None
     # What `to_local` gives, without its autograd node.
-    return Shard(local=tensor._local_tensor.detach(), shape=tuple(tensor.shape), box=box)
+    return Shard(local=local_of(tensor).detach(), shape=tuple(tensor.shape), box=box)

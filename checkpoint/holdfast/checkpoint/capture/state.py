@@ -19,10 +19,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
-    _get_fqns,
     get_state_dict,
     set_model_state_dict,
     set_optimizer_state_dict,
@@ -34,6 +32,7 @@ from holdfast.api.errors import InvalidInput, Problem
 from holdfast.checkpoint.capture import loopplace, randomness
 from holdfast.checkpoint.capture.equivalence import Equivalence
 from holdfast.checkpoint.capture.loopplace import LoopPlace
+from holdfast.checkpoint.capture.torchstate import flatten_state_dict, names_of
 
 
 @runtime_checkable
@@ -175,7 +174,7 @@ def keep_dtypes(model: Module, optimizer: Optimizer, loaded: Mapping[str, object
     """Put back what was cast. `loaded` is the state that `optimizer` was given, by parameter."""
     for name, parameter in model.named_parameters():
         held = optimizer.state.get(parameter)
-        (known_as,) = _get_fqns(model, name)
+        (known_as,) = names_of(model, name)
         given = loaded.get(known_as)
         if not held or not isinstance(given, Mapping):
             continue

@@ -13,14 +13,14 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, Final
 
 import torch
-from torch.distributed.checkpoint import filesystem, metadata
+from torch.distributed.checkpoint import metadata
 from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
 
 from holdfast.api.errors import Damaged
 from holdfast.checkpoint.convert import content
 from holdfast.checkpoint.convert.content import Contents, Shape
 from holdfast.checkpoint.errors import Unfit
-from holdfast.checkpoint.format.archive import METADATA_FILE
+from holdfast.checkpoint.format.archive import METADATA_FILE, StorageInfo
 from holdfast.checkpoint.format.index import Box
 
 _DATA: Final[dict[tuple[str, str], Any]] = {
@@ -31,7 +31,7 @@ _DATA: Final[dict[tuple[str, str], Any]] = {
             *("TensorProperties", "MetadataIndex", "StorageMeta", "_MEM_FORMAT_ENCODING"),
         )
     },
-    (filesystem.__name__, "_StorageInfo"): filesystem._StorageInfo,
+    (StorageInfo.__module__, StorageInfo.__name__): StorageInfo,
     ("torch", "Size"): torch.Size,
     ("torch.serialization", "_get_layout"): lambda name: torch.strided,
     ("pathlib", "PosixPath"): PurePosixPath,

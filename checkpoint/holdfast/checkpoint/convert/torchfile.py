@@ -19,6 +19,7 @@ from torch.utils.serialization import config
 from holdfast.api.errors import Damaged, InvalidInput, Problem
 from holdfast.checkpoint.convert.content import Contents, NamePath, Shape, Source, bytes_of, fresh
 from holdfast.checkpoint.errors import Unfit
+from holdfast.checkpoint.format.archive import open_archive
 
 
 def flatten(state: Mapping[Any, object]) -> tuple[dict[str, object], dict[str, NamePath], bool]:
@@ -124,7 +125,6 @@ class TorchSource:
 
 
 _SETTINGS: Any = config  # torch installs its methods at run time, where no type checker sees them
-_open_archive: Any = torch._C.PyTorchFileReader
 
 
 def write_torch(source: Source, target: Path) -> None:
@@ -140,7 +140,7 @@ def write_torch(source: Source, target: Path) -> None:
     with fresh(target) as path:
         with _SETTINGS.patch({"save.compute_crc32": False}), torch.serialization.skip_data():
             torch.save(state, path)
-        archive, order = _open_archive(str(path)), _Order(io.BytesIO(), protocol=2)
+        archive, order = open_archive(str(path)), _Order(io.BytesIO(), protocol=2)
         order.dump(state)
         with open(path, "r+b") as file:
             for number, storage in enumerate(order.found.values()):

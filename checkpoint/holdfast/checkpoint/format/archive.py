@@ -19,6 +19,7 @@ from torch.distributed.checkpoint import metadata
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.utils.serialization import config
 
+from holdfast.api.torchnames import TorchName
 from holdfast.checkpoint.format.index import Index, StoredTensor
 
 _RECORD = "data/0"
@@ -28,8 +29,15 @@ _NUMPY: Final[list[Any]] = [
     *(np.ndarray, np.dtype, bytes),
     *(type(np.dtype(each)) for each in "?bhilqBHILQefdFD"),
 ]
+StorageInfo = _StorageInfo
 _SETTINGS: Any = config  # torch installs its methods at run time, where no type checker sees them
-_open_archive: Callable[[IO[bytes]], Any] = torch._C.PyTorchFileReader
+open_archive: Callable[[IO[bytes] | str], Any] = torch._C.PyTorchFileReader
+
+_IMPORTED: Final = "`import holdfast.checkpoint` fails: this torch is not supported"
+NAMES: Final = (
+    TorchName("torch.distributed.checkpoint.filesystem", "_StorageInfo", _IMPORTED),
+    TorchName("torch._C", "PyTorchFileReader", _IMPORTED),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,7 @@ def frame(dtype: torch.dtype, sizes: tuple[int, ...]) -> Frame:
         with _SETTINGS.patch({"save.compute_crc32": False}), torch.serialization.skip_data():
             torch.save(torch.empty(sizes, dtype=dtype), file)
         file.seek(0)
-        start = int(_open_archive(file).get_record_offset(_RECORD))
+        start = int(open_archive(file).get_record_offset(_RECORD))
         end = start + payload_bytes
         size = os.fstat(file.fileno()).st_size
         before, after = os.pread(file.fileno(), start, 0), os.pread(file.fileno(), size - end, end)
@@ -84,11 +92,11 @@ METADATA_FILE = ".metadata"
 def encode_metadata(index: Index) -> bytes:
     """The index in the form torch.distributed.checkpoint reads: a pickle, which only stock readers open."""
     described: dict[str, metadata.TensorStorageMetadata | metadata.BytesStorageMetadata] = {}
-    places: dict[metadata.MetadataIndex, _StorageInfo] = {}
+    places: dict[metadata.MetadataIndex, StorageInfo] = {}
     for name, stored in index.entries.items():
         if not isinstance(stored, StoredTensor):
             described[name] = metadata.BytesStorageMetadata()
-            places[metadata.MetadataIndex(name)] = _StorageInfo(stored.file, stored.start, stored.length_bytes)
+            places[metadata.MetadataIndex(name)] = StorageInfo(stored.file, stored.start, stored.length_bytes)
             continue
         described[name] = metadata.TensorStorageMetadata(
             properties=metadata.TensorProperties(dtype=getattr(torch, stored.dtype)),
@@ -102,7 +110,7 @@ def encode_metadata(index: Index) -> bytes:
         )
         for number, chunk in enumerate(stored.chunks):
             key = metadata.MetadataIndex(name, chunk.box.offsets, number)
-            places[key] = _StorageInfo(chunk.file, chunk.start, chunk.length_bytes)
+            places[key] = StorageInfo(chunk.file, chunk.start, chunk.length_bytes)
     return pickle.dumps(
         metadata.Metadata(
             state_dict_metadata=described,

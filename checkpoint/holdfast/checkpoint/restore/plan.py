@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint._nested_dict import flatten_state_dict
-from torch.distributed.checkpoint.state_dict import _get_fqns
 from torch.nn import Module
 from torch.optim import Optimizer
 
@@ -19,6 +17,7 @@ from holdfast.checkpoint.capture.state import (
     equivalence_name,
     random_prefix,
 )
+from holdfast.checkpoint.capture.torchstate import flatten_state_dict, names_of
 from holdfast.checkpoint.errors import Unfit
 from holdfast.checkpoint.format import archive
 from holdfast.checkpoint.format.index import Box
@@ -335,7 +334,7 @@ def make_room(model: Module, optimizer: Optimizer, checkpoint: StoredCheckpoint)
         kinds.setdefault(known_as, []).append((key, *checkpoint.shape_of(name)))
     state = {}
     for name, parameter in model.named_parameters():
-        (known_as,) = _get_fqns(model, name)
+        (known_as,) = names_of(model, name)
         room = {}
         for key, dtype, shape in kinds.pop(known_as, ()):
             if shape not in ((), tuple(parameter.shape)):
