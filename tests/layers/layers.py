@@ -146,7 +146,7 @@ WHOLE = (
         "cluster", "-x", "--durations=12", needs=(BUILD.name, IMAGES.name), after=(), not_here=ROOT_AND_KUBERNETES
     ),
     pytest_layer("kubernetes", "-m", "kubernetes", folder="integration", needs=(BUILD.name,), not_here=KUBERNETES),
-    pytest_layer("integration", "-m", "not kubernetes", *BY_FILE),
+    pytest_layer("integration", "-m", "not kubernetes", "--keeps", "80", *BY_FILE),
     pytest_layer("tenants", needs=(BUILD.name,), not_here=KUBERNETES),
     LOWEST,
     pytest_layer("sim"),
