@@ -83,7 +83,7 @@ def module(name: str) -> Callable[[], str]:
     return lacking
 
 
-TUTORIALS = "make bench NAME=tutorials"
+TUTORIALS, KUEUE = "make bench NAME=tutorials", "make bench NAME=kueue"
 REDIS = frozenset({"redis_server", "shared_redis"})
 CAPABILITIES = {
     each.name: each
@@ -97,7 +97,9 @@ CAPABILITIES = {
         Capability("torchtitan", module("torchtitan"), proved_by=TUTORIALS),
         Capability("deepspeed", module("deepspeed"), proved_by=TUTORIALS),
         Capability("ray", module("ray"), proved_by=TUTORIALS),
-        Capability("kueue", lambda: "an API server with Kueue is started by its bench", proved_by="make bench NAME=kueue"),
+        Capability(
+            "kueue", lambda: "an API server with Kueue is started by its bench", proved_by="make bench NAME=kueue"
+        ),
     )
 }
 

@@ -159,7 +159,7 @@ WHOLE = (
         not_here=ROOT_AND_KUBERNETES,
     ),
     pytest_layer("kubernetes", "-m", "kubernetes", folder="integration", needs=(BUILD.name,), not_here=KUBERNETES),
-    pytest_layer("integration", "-m", "not kubernetes", *BY_FILE),
+    pytest_layer("integration", "-m", "not kubernetes", "--keeps", "80", *BY_FILE),
     # What the operator does depends on the release that it meets.
     pytest_layer(
         "kubernetes-oldest",

@@ -3,6 +3,7 @@
 A pytest plugin that tests/conftest.py loads.
 
     --here               leave out what the machine lacks, and what is marked `long`; this is an ordinary run
+    --keeps PERCENT      which is an error where, on a machine that lacks everything, fewer would be left to run
     --leave-out REASON   leave out all of it: only count
 
 Without the two, as in a whole run, a test that lacks something which nobody installs fails, and says what; so does
@@ -10,7 +11,7 @@ a test of a layer that skips itself. What only a bench can prove is left out, an
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -45,12 +46,23 @@ class Needs:
             (kept if reason is None else gone).append(item)
             if reason is not None:
                 self.counts[reason] += 1
+        self._demand_that_enough_is_left(items)
         if gone:
             self._config.hook.pytest_deselected(items=gone)
             items[:] = kept
         output: dict[str, Any] | None = getattr(self._config, "workeroutput", None)
         if output is not None:
             output["not_proved"] = rows(self.counts)
+
+    def _demand_that_enough_is_left(self, items: Sequence[pytest.Item]) -> None:
+        """By the marks alone, so that it is the same on each machine. Raises UsageError."""
+        percent: float = self._config.getoption("--keeps")
+        left = [item for item in items if not (is_long(item) or needs_of(item))]
+        if self._is_here and len(left) < percent / 100 * len(items):
+            raise pytest.UsageError(
+                f"{len(left)} of {len(items)} tests need nothing and do not take long, fewer than {percent} %: "
+                "make one cheaper, or mark fewer `long`"
+            )
 
     def _reason(self, item: pytest.Item) -> LeftOut | None:
         if self._all_of_it is not None:
@@ -59,8 +71,7 @@ class Needs:
             lacking = each.lacking()
             if lacking and (self._is_here or each.proved_by != WHOLE):
                 return LeftOut(f"{each.name}: {lacking}", each.proved_by)
-        is_long = item.get_closest_marker("long") is not None
-        return LeftOut(LONG, WHOLE) if self._is_here and is_long else None
+        return LeftOut(LONG, WHOLE) if self._is_here and is_long(item) else None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -85,6 +96,10 @@ class Needs:
             session.exitstatus = pytest.ExitCode.OK  # none was to run, and that is counted
 
 
+def is_long(item: pytest.Item) -> bool:
+    return item.get_closest_marker("long") is not None
+
+
 def needs_of(item: pytest.Item) -> list[Capability]:
     words = [word for mark in item.iter_markers("needs") for word in mark.args]
     try:
@@ -100,6 +115,7 @@ def rows(counts: Counter[LeftOut]) -> list[dict[str, Any]]:
 
 def add_options(parser: pytest.Parser) -> None:
     parser.addoption("--here", action="store_true", help="leave out, and count, what it lacks or takes long")
+    parser.addoption("--keeps", type=float, default=0.0, metavar="PERCENT", help="fail where --here leaves fewer")
     parser.addoption("--leave-out", metavar="REASON", help="run no test, and count all")
 
 

@@ -200,6 +200,7 @@ async def test_a_process_in_a_pid_namespace_of_its_own_is_found_followed_and_see
         await connection.report(lambda report: report.ranks[0].process is ProcessState.GONE)
 
 
+@pytest.mark.needs("cgroups")
 async def test_a_process_that_cannot_be_found_is_unknown(
     watchdog: FakeWatchdog, pods: Path, flags: tuple[str, ...]
 ) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from patience import patient
 
+pytestmark = pytest.mark.long
+
 A_FIGURE_MISSED = 3
 BENCH = Path(__file__).parents[3] / "bench" / "checkpoint.py"
 PROMISED = (

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from patience import patient
 
+pytestmark = pytest.mark.long
+
 BENCH = Path(__file__).parents[3] / "bench" / "kills.py"
 
 

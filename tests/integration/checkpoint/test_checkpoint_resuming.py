@@ -3,6 +3,8 @@ from pathlib import Path
 import pytest
 from checkpoint_ranks import Course, run_ranks
 
+pytestmark = pytest.mark.long
+
 
 def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.glob("step-*"))

@@ -15,6 +15,8 @@ from holdfast.checkpoint import Checkpointer
 from holdfast.checkpoint.capture import equivalence
 from holdfast.checkpoint.errors import NotEquivalent
 
+pytestmark = pytest.mark.long
+
 LossOf = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 
 

@@ -13,6 +13,8 @@ from checkpoint_solo import Solo, committed
 from patience import patient
 from recorder import Call, Recorder
 
+pytestmark = pytest.mark.long
+
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["holdfast.checkpoint.checkpointer", "torch.distributed.fsdp", "torch._dynamo"])
 

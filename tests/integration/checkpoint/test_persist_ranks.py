@@ -3,6 +3,8 @@ from pathlib import Path
 import pytest
 from checkpoint_ranks import Course, run_ranks
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize(
     ("rank", "fatal", "resumes_at"),

@@ -29,6 +29,8 @@ from holdfast.cli.main import answer
 from holdfast.trainer import description, sourcecode
 from holdfast.trainer.host import Alone
 
+pytestmark = pytest.mark.long
+
 SCRIPT = Path(__file__).with_name("tinytraining.py")
 SECRET = "hunter2hunter2"
 

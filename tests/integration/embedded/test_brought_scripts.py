@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from embeddedrun import PATIENCE_S, holdfast, job_file
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[3]
 BROUGHT = ROOT / "bench" / "brought" / "scripts"
 # Right after a checkpoint, of which there is one in five steps: they are struck before the next one.

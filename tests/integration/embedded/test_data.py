@@ -12,6 +12,8 @@ from embeddedrun import holdfast, job_file
 from gates import EXAMPLE
 from patience import patient
 
+pytestmark = pytest.mark.long
+
 # Ten steps a second. Of the first steps of a round all are told, so that how far off the data are is known.
 STEPS, EVERY, KILLED_AT = 44, 8, 26
 

@@ -8,6 +8,8 @@ import pytest
 from embeddedrun import PATIENCE_S
 from installed_wheel import installed_wheel
 
+pytestmark = pytest.mark.long
+
 STEPS = 100
 
 

@@ -13,6 +13,8 @@ from patience import patient
 
 from holdfast.trainer import SpikeGuard
 
+pytestmark = pytest.mark.long
+
 POISONED, UNTIL, SKIPPED, SLOW = 430, 620, 20, 120
 SPIKED, GUARDED, SKIP_ABOVE, DEVIATIONS = 50, 60, 5, 2
 

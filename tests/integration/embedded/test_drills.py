@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from embeddedrun import holdfast, interrupt, job_file, running
 
+pytestmark = pytest.mark.long
+
 TRAINS = """
 import sys, time
 import torch, torch.distributed as dist

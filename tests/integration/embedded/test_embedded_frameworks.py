@@ -3,7 +3,10 @@
 import json
 from pathlib import Path
 
+import pytest
 from embeddedrun import holdfast, job_file
+
+pytestmark = pytest.mark.long
 
 ACCELERATE = """
 import json, os, sys, time

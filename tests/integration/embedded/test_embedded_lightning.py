@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from embeddedrun import holdfast, job_file
 
+pytestmark = pytest.mark.long
+
 COMMON = """
 import os, signal, sys, time, torch
 from pathlib import Path

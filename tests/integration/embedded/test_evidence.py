@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from embeddedrun import holdfast, job_file, running, wait_until
 
+pytestmark = pytest.mark.long
+
 HANGS = """
 import sys, threading, time
 from pathlib import Path

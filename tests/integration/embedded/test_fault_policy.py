@@ -12,7 +12,7 @@ import pytest
 from embeddedrun import family, holdfast, interrupt, job_file, running
 from patience import patient
 
-pytestmark = pytest.mark.usefixtures("own_command_lines")  # one test reads them
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("own_command_lines")]  # one test reads them
 
 TRAINS = """
 import os, signal, time

@@ -11,6 +11,8 @@ from embeddedrun import PATIENCE_S, holdfast, job_file, running, wait_until
 
 from holdfast.watchdog.detectors.late_start import LATE_S_MIN
 
+pytestmark = pytest.mark.long
+
 STARTUP_S = 600.0  # what would name it otherwise
 
 HANGS_ONCE = """

@@ -25,7 +25,7 @@ from holdfast.cli.watchdogclient import DirectLine, WatchdogClient
 from holdfast.wire.access import Access, Address, Credential
 
 # The story of the first tests is one run of a minute, of which parts are killed.
-pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("own_command_lines")]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300), pytest.mark.usefixtures("own_command_lines")]
 
 STEPS = 40
 EVERY = 30

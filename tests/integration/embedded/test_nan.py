@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from embeddedrun import holdfast, job_file, running, wait_until
 
+pytestmark = pytest.mark.long
+
 SKIPS_UNTIL = 40
 
 TRAIN = f"""

@@ -4,10 +4,13 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from embeddedrun import TOY, holdfast, job_file, running, wait_until
 from held_gpus import assert_every_gpu_second_is_booked
 
 from holdfast.agent.sensors.simulated_gpu import gpu_uuid
+
+pytestmark = pytest.mark.long
 
 # It trains until a node was replaced, and some steps more.
 TRAINS = """

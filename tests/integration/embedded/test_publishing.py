@@ -16,6 +16,8 @@ import pytest
 from embeddedrun import PATIENCE_S, family, interrupt, job_file, running, wait_until
 from mlflow_server import MlflowServer, starting_mlflow
 
+pytestmark = pytest.mark.long
+
 STEPS = 260
 SCRIPT = """
 import sys, time

@@ -11,6 +11,8 @@ from embeddedrun import HOLDFAST, PATIENCE_S, TOY, interrupt, job_file, running,
 
 from holdfast.cli.main import answer
 
+pytestmark = pytest.mark.long
+
 SAYING = TOY.replace("run.enter(train)", "import os\nprint('worker', os.getpid(), 'begins')\nrun.enter(train)")
 
 

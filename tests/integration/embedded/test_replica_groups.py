@@ -6,10 +6,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
 from embeddedrun import holdfast, job_file
 
 from holdfast.checkpoint.commit.discovery import discover
 from holdfast.checkpoint.storage.local import LocalStorage
+
+pytestmark = pytest.mark.long
 
 SCRIPT = Path(__file__).parents[3] / "examples/replicas/train.py"
 STEPS = 100

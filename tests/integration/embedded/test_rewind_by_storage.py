@@ -4,10 +4,13 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
 import torch
 from embeddedrun import holdfast, job_file, running, wait_until
 
 from holdfast.checkpoint import Checkpointer, Standalone
+
+pytestmark = pytest.mark.long
 
 SCRIPT = """
 import sys, time

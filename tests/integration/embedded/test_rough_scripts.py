@@ -8,6 +8,8 @@ import psutil
 import pytest
 from embeddedrun import holdfast, job_file
 
+pytestmark = pytest.mark.long
+
 # What a real script does all at once: a path that is not ASCII, loaders that fork, a port that somebody holds in
 # front of it, much output in one line and in many, daemons that nobody ends, an exception on one rank.
 ROUGH = r"""

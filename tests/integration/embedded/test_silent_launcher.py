@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from embeddedrun import PATIENCE_S, family, holdfast, job_file, running, wait_until
 
-pytestmark = pytest.mark.usefixtures("own_command_lines")  # a launcher is found by its own
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("own_command_lines")]  # a launcher is found by its own
 
 TRAINS = """
 import sys, time

@@ -22,6 +22,8 @@ from patience import patient
 
 from holdfast.cli.statedirectory import StateDirectory
 
+pytestmark = pytest.mark.long
+
 UNTIL = 60
 STOPPED_S, PERIOD_S = 0.2, 0.5
 SCRAPES_S = 0.2  # as a rule it is slow for a second or more after it was found: until the round is saved

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from embeddedrun import holdfast, job_file
 
+pytestmark = pytest.mark.long
+
 STEPS, SLOW, LENGTH = 120, 1, 512
 
 TRAINS = f"""

@@ -18,6 +18,8 @@ from holdfast.cli.main import answer
 from holdfast.cli.statedirectory import StateDirectory
 from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
 
+pytestmark = pytest.mark.long
+
 TRAINS = """
 import json, os, sys, time
 from pathlib import Path

@@ -10,6 +10,8 @@ import torch
 from embeddedrun import holdfast, job_file
 from patience import patient
 
+pytestmark = pytest.mark.long
+
 OVERFLOWS, FLIPS, REPEATS, UNTIL = 50, 90, 170, 280
 
 TRAINS = f"""

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from embeddedrun import PATIENCE_S, holdfast, job_file, running, wait_until
 
+pytestmark = pytest.mark.long
+
 RAISES = """
 import sys, time
 from pathlib import Path

@@ -11,6 +11,8 @@ import pytest
 from forked_process import run_together
 from patience import patient
 
+pytestmark = pytest.mark.long
+
 EXAMPLE = Path(__file__).parents[3] / "examples" / "bytes" / "train.py"
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 STEPS = 80

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from patience import patient
 
+pytestmark = pytest.mark.long
+
 EXAMPLE = Path(__file__).parents[3] / "examples" / "bytes" / "train.py"
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 STEPS = 80

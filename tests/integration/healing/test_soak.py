@@ -9,6 +9,8 @@ import psutil
 import pytest
 from patience import patient
 
+pytestmark = pytest.mark.long
+
 EXAMPLE = Path(__file__).parents[3] / "examples" / "bytes" / "train.py"
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 

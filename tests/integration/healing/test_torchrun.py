@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from patience import patient
 
+pytestmark = pytest.mark.long
+
 TORCHRUN = Path(sys.executable).with_name("torchrun")
 PATIENCE_S = patient(90.0)
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from patience import patient
 
+pytestmark = pytest.mark.needs("cgroups")
+
 GROUPS = Path("/sys/fs/cgroup")
 LIMIT_BYTES = 96 << 20
 # A process enters the group, and one that it starts takes more than there is.
@@ -17,8 +19,6 @@ import os, sys
 from pathlib import Path
 Path(sys.argv[1]).write_text(str(os.getpid()))
 from holdfast.agent.launch.ending import MemoryLimit
-
-pytestmark = pytest.mark.needs("cgroups")
 limit = MemoryLimit()
 if not os.fork():
     Path("/proc/self/oom_score_adj").write_text("1000")

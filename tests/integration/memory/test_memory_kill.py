@@ -8,6 +8,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pytest
+
 from holdfast.checkpoint.capture import tier as store_module
 from holdfast.checkpoint.capture.tier import MemoryStore
 from holdfast.checkpoint.format.index import StoredObject
@@ -15,6 +17,8 @@ from holdfast.checkpoint.format.manifest import record_of
 from holdfast.checkpoint.memory import sharedbuffer as buffer_module
 from holdfast.checkpoint.memory.record import SnapshotRecord
 from holdfast.checkpoint.memory.sharedbuffer import SharedBuffer
+
+pytestmark = pytest.mark.long
 
 IMAGE_BYTES = 64 << 10
 TRACED = {buffer_module.__file__, store_module.__file__, __file__}

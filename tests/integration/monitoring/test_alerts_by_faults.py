@@ -16,7 +16,7 @@ from panels import Shower
 from proofs import ELSEWHERE, HERE, LISTED, OF_DAMAGE, OF_JOBS
 from sickmachine import NODE, SYNCHRONISED, UNSYNCHRONISED, SickMachine
 
-pytestmark = [pytest.mark.needs("prometheus", "redis"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.needs("prometheus", "redis"), pytest.mark.timeout(300)]
 HW_THERMAL, POWER_BRAKE = 0x40, 0x80
 EVENTS_BEYOND_KEEPING = 300
 HOUR_S = 3600.0

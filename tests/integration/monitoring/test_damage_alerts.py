@@ -13,7 +13,7 @@ from panels import Shower
 from proofs import OF_DAMAGE
 from troubledrun import damaged_run
 
-pytestmark = [pytest.mark.needs("prometheus"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.needs("prometheus"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from troubledrun import RACK, TroubledRun, troubled_run
 
 from holdfast.agent.sensors.simulated_gpu import Fault
 
-pytestmark = [pytest.mark.needs("prometheus"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.needs("prometheus"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

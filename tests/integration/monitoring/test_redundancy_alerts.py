@@ -12,7 +12,7 @@ from prometheus_server import Target
 from redis_sentinels import RedisWithSentinels
 from server_process import ServerProcess, free_port
 
-pytestmark = [pytest.mark.needs("prometheus", "redis"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.needs("prometheus", "redis"), pytest.mark.timeout(300)]
 # Replicas are counted every ten seconds, and one that comes back is found by the Sentinels first.
 SEEN_WITHIN_S = patient(60.0)
 REPLICAS = f'holdfast_watchdog_store_replicas{{namespace="{NAMESPACE}"}}'

@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from patience import patient
 
 from holdfast.cli.output import ExitCode
+
+pytestmark = pytest.mark.long
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "bytes" / "train.py"
 SCRIPT = """

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from trainer_fake_launcher import DEADLINE_S, FakeLauncher, Worker
 
+pytestmark = pytest.mark.long
+
 WORKER = Path(__file__).with_name("framework_worker.py")
 EVERY_SAMPLE = list(range(64))
 

@@ -15,6 +15,8 @@ from holdfast.api.round import Restore, Tier
 from holdfast.integrations.life import take_over
 from holdfast.integrations.marks import listing
 
+pytestmark = pytest.mark.long
+
 LAST, EVERY = 10, 5
 JOINED = "holdfast.integrations.transformers.joined"
 

@@ -90,6 +90,15 @@ def test_an_ordinary_run_leaves_out_what_is_lacking_or_long_and_counts_it_by_rea
     ]
 
 
+@pytest.mark.parametrize(("percent", "code"), [("22", pytest.ExitCode.OK), ("23", pytest.ExitCode.USAGE_ERROR)])
+def test_an_ordinary_run_that_would_leave_out_too_much_is_an_error(
+    tmp_path: Path, percent: str, code: int
+) -> None:
+    ran = toy_run(tmp_path, TESTS, "--layer", "toy", "--here", "--keeps", percent)
+    assert ran.returncode == code, ran.stdout
+    assert ("2 of 9 tests need nothing and do not take long" in ran.stderr) is bool(code)
+
+
 def test_a_whole_run_fails_what_is_lacking_and_leaves_to_a_bench_what_only_that_proves(tmp_path: Path) -> None:
     ran = toy_run(tmp_path, TESTS, "--layer", "toy")
     assert ran.returncode == 1
