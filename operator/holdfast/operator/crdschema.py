@@ -28,6 +28,7 @@ _COPIED = frozenset(
         "maxLength",
         "minItems",
         "maxItems",
+        "x-kubernetes-validations",
     }
 )
 # pydantic says these too: a structural schema has other words for them or none.
