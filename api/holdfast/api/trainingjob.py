@@ -92,6 +92,8 @@ ModuleName = Annotated[str, StringConstraints(max_length=NAME_LENGTH_MAX, patter
 RANGE_FIX = "write at most the value of max, or raise max"
 WHOLE_MODELS_FIX = "choose nodes whose processes divide by parallelism.tensor x context x pipeline"
 WHOLE_GROUPS_FIX = "write a multiple of parallelism.replicaGroupNodes"
+GROUPS_HOLD_STATE_FIX = "leave checkpoint.memory out: with replica groups, groups hold each other's state"
+TOO_FEW_GPUS_FIX = "write at most the GPUs that the trainer asks for, or ask for more"
 MODELS_IN_GROUP_FIX = "write nodes that hold whole models: their processes divide by tensor x context x pipeline"
 
 
@@ -285,6 +287,13 @@ class JobSpec(Section):
         return self
 
     @model_validator(mode="after")
+    def _each_process_has_a_gpu(self) -> Self:
+        wanted, gpus = self.processes_per_node, gpus_of(self.template)
+        if wanted and gpus and wanted > gpus:
+            raise contradiction("processesPerNode", wanted, f"{TOO_FEW_GPUS_FIX} ({gpus})")
+        return self
+
+    @model_validator(mode="after")
     def _replica_groups_are_whole(self) -> Self:
         split, group = self.parallelism, self.parallelism.replica_group_nodes
         if group is None:
@@ -297,8 +306,8 @@ class JobSpec(Section):
                 fix = f"{WHOLE_GROUPS_FIX} ({group})"
                 raise contradiction(f"nodes.{end}", nodes, fix)
         if "memory" in self.checkpoint.model_fields_set and self.checkpoint.memory.every_steps:
-            fix = "leave checkpoint.memory out: with replica groups, groups hold each other's state"
-            raise contradiction("checkpoint.memory.everySteps", self.checkpoint.memory.every_steps, fix)
+            every = self.checkpoint.memory.every_steps
+            raise contradiction("checkpoint.memory.everySteps", every, GROUPS_HOLD_STATE_FIX)
         return self
 
     def local_size(self) -> int:

@@ -12,13 +12,22 @@ from typing import Any
 import msgspec
 import yaml
 
+from holdfast.api.condition import ConditionKind
 from holdfast.api.costspec import PRICE_FIX
 from holdfast.api.faultpolicy import LOSS_FIX, LOST_FIX
 from holdfast.api.interventionspec import InterventionSpec, InterventionStatus
 from holdfast.api.jobstatus import TrainingJobStatus
 from holdfast.api.metadata import API_VERSION
 from holdfast.api.remediation import RemediationSpec, RemediationStatus
-from holdfast.api.trainingjob import MODELS_IN_GROUP_FIX, RANGE_FIX, WHOLE_GROUPS_FIX, WHOLE_MODELS_FIX, JobSpec
+from holdfast.api.trainingjob import (
+    GROUPS_HOLD_STATE_FIX,
+    MODELS_IN_GROUP_FIX,
+    RANGE_FIX,
+    TOO_FEW_GPUS_FIX,
+    WHOLE_GROUPS_FIX,
+    WHOLE_MODELS_FIX,
+    JobSpec,
+)
 from holdfast.operator.celrules import RULES, Rule, milliseconds, rules
 from holdfast.operator.crdschema import Half, Schema, structural
 from holdfast.operator.decide.template import (
@@ -28,7 +37,7 @@ from holdfast.operator.decide.template import (
     SERVICE_NAME,
     SERVICE_NAME_FIX,
 )
-from holdfast.operator.podschema import pod_template
+from holdfast.operator.podschema import of_trainer, pod_template
 
 GROUP, VERSION = API_VERSION.split("/")
 TEMPLATES = Path("helm/holdfast/templates/crds")
@@ -121,6 +130,14 @@ _NO_GROUP = f"!has({_GROUP})"
 _COUNTED = "has(self.processesPerNode)"
 
 
+_LIMITS = "t.resources.limits"
+_GPUS = f"{_LIMITS}.filter(k, k.endsWith('/gpu') && string({_LIMITS}[k]).matches('^[0-9]{{1,9}}$'))"
+_ENOUGH_GPUS = (
+    f"!has(t.resources) || !has({_LIMITS}) || size({_GPUS}) == 0 || "
+    f"{_GPUS}.map(k, int({_LIMITS}[k])).sum() >= self.processesPerNode"
+)
+
+
 def _whole_worlds() -> Iterator[Rule]:
     """Both ends of the range hold whole models, and whole replica groups."""
     for end, there in (("min", "true"), ("max", "has(self.nodes.max)")):
@@ -136,12 +153,23 @@ def _whole_worlds() -> Iterator[Rule]:
         MODELS_IN_GROUP_FIX,
         ".parallelism.replicaGroupNodes",
     )
+    yield Rule(
+        f"{_NO_GROUP} || !has(self.checkpoint.memory) || self.checkpoint.memory.everySteps == 0",
+        GROUPS_HOLD_STATE_FIX,
+        ".checkpoint.memory.everySteps",
+    )
 
 
 JOB_RULES = rules(
     *_whole_worlds(),
     Rule(
-        "!has(self.template.spec.nodeSelector) || !('kubernetes.io/hostname' in self.template.spec.nodeSelector) || "
+        f"!has(self.processesPerNode) || ({of_trainer(_ENOUGH_GPUS, 'self.template.spec')})",
+        TOO_FEW_GPUS_FIX,
+        ".processesPerNode",
+    ),
+    Rule(
+        "!has(self.template.spec.nodeSelector) || "
+        "!('kubernetes.io/hostname' in self.template.spec.nodeSelector) || "
         "(has(self.nodes.max) ? self.nodes.max : self.nodes.min) <= 1",
         SELECTED_NODE_FIX,
         ".template.spec.nodeSelector",
@@ -189,6 +217,10 @@ PRICE_RULES = rules(
         PRICE_FIX,
     )
 )
+_KINDS = [repr(each.value) for each in ConditionKind]
+CONDITION_RULES = rules(
+    Rule(f"self.all(k, k in [{', '.join(_KINDS)}])", f"write one of: {', '.join(_KINDS[:-1])} or {_KINDS[-1]}")
+)
 SPEC_RULES: Mapping[str, list[dict[str, Any]]] = {
     "": JOB_RULES,
     "nodes": NODES_RULES,
@@ -196,6 +228,7 @@ SPEC_RULES: Mapping[str, list[dict[str, Any]]] = {
     "faultPolicy.heartbeat": HEARTBEAT_RULES,
     "faultPolicy.xid": XID_RULES,
     "faultPolicy.loss": LOSS_RULES,
+    "faultPolicy.conditions": CONDITION_RULES,
     "cost.prices.[]": PRICE_RULES,
 }
 """By the path of the part of the spec that they are of; `[]` is each entry of a list."""

@@ -35,14 +35,15 @@ ENTRIES_MAX: Final = 1024
 TEXT_MAX: Final = 4096
 
 _NAMED: Final = f"has(c.name) && c.name == '{TRAINER}'"
-_IS_NAMED: Final = f"self.containers.exists(c, {_NAMED})"
 
 
-def _of_trainer(rule: str) -> str:
-    """`rule` about a container `t`, for the one named trainer, else for the first."""
-    first = re.sub(r"\bt\b", "self.containers[0]", rule)
+def of_trainer(rule: str, pod: str = "self") -> str:
+    """`rule` about a container `t`: the one named trainer, else the first. `pod` is where the pod's spec is."""
+    first = re.sub(r"\bt\b", f"{pod}.containers[0]", rule)
     named = re.sub(r"\bt\b", "c", rule)
-    return f"{_IS_NAMED} ? self.containers.all(c, !({_NAMED}) || ({named})) : ({first})"
+    is_named = f"{pod}.containers.exists(c, {_NAMED})"
+    of_named = f"{pod}.containers.all(c, !({_NAMED}) || ({named}))"
+    return f"size({pod}.containers) == 0 || ({is_named} ? {of_named} : ({first}))"
 
 
 def _texts(names: frozenset[str] | tuple[str, ...]) -> str:
@@ -110,6 +111,12 @@ def _container(*, is_init: bool) -> Schema:
     restart = _object(
         "What an exit code leads to.", {"action": _text("Restart, RestartAllContainers.", maxLength=64)}
     )
+    limits = {
+        "type": "object",
+        "description": "Quantities by resource.",
+        "additionalProperties": {"x-kubernetes-int-or-string": True, "maxLength": 64},
+        "maxProperties": 64,
+    }
     properties = {
         "name": name,
         "image": _text("What it runs."),
@@ -117,6 +124,7 @@ def _container(*, is_init: bool) -> Schema:
         "args": _list("Its arguments; of the trainer spec.entrypoint has them.", {"type": "string"}),
         "env": _list("Its variables.", variable),
         "volumeMounts": _list("Where its volumes are.", mount),
+        "resources": _object("What it asks for and may use.", {"limits": limits}),
         "restartPolicy": _text("When it is started again in place.", maxLength=64),
         "restartPolicyRules": _list("The same, by exit code.", restart, 64),
     }
@@ -191,10 +199,10 @@ def _pod() -> Schema:
             "!has(self.setHostnameAsFQDN) || !self.setHostnameAsFQDN", FIXES[Fix.HOST_NAME], ".setHostnameAsFQDN"
         ),
         Rule("!has(self.restartPolicy) || self.restartPolicy == 'Never'", FIXES[Fix.RESTARTED], ".restartPolicy"),
-        Rule(_of_trainer("!has(t.command) || size(t.command) == 0"), FIXES[Fix.COMMAND], ".containers"),
-        Rule(_of_trainer("!has(t.args) || size(t.args) == 0"), FIXES[Fix.COMMAND], ".containers"),
-        Rule(_of_trainer(environment), FIXES[Fix.VARIABLE_OF_OURS], ".containers"),
-        Rule(_of_trainer(mounts), FIXES[Fix.MOUNT_OF_OURS], ".containers"),
+        Rule(of_trainer("!has(t.command) || size(t.command) == 0"), FIXES[Fix.COMMAND], ".containers"),
+        Rule(of_trainer("!has(t.args) || size(t.args) == 0"), FIXES[Fix.COMMAND], ".containers"),
+        Rule(of_trainer(environment), FIXES[Fix.VARIABLE_OF_OURS], ".containers"),
+        Rule(of_trainer(mounts), FIXES[Fix.MOUNT_OF_OURS], ".containers"),
         required=["containers"],
     )
 
