@@ -11,6 +11,18 @@ from typing import Any
 
 import yaml
 
+from holdfast.api.costspec import PRICE_FIX
+from holdfast.api.faultpolicy import LOSS_FIX
+from holdfast.api.quantity import EXCESS_FIX, INTERVAL_FIX, PERCENT_FIX, STEPS_FIX, SUSTAINED_FIX, ZERO_FIX
+from holdfast.api.trainingjob import (
+    GROUPS_HOLD_STATE_FIX,
+    MODELS_IN_GROUP_FIX,
+    TOO_FEW_GPUS_FIX,
+    WHOLE_GROUPS_FIX,
+    WHOLE_MODELS_FIX,
+)
+from holdfast.operator.decide.template import FIXES, SELECTED_NODE_FIX, SERVICE_NAME_FIX, Fix
+
 BASE = """
 apiVersion: holdfast.dev/v1alpha1
 kind: TrainingJob
@@ -22,14 +34,33 @@ spec:
 """
 
 
+class ToldBy(Enum):
+    """Who tells what is wrong first."""
+
+    SCHEMA = "kubectl apply: the API server, by the schema of the definition, in its own words"
+    STRICTNESS = "kubectl apply: the API server, which is asked to take no unknown field"
+    RULE = "kubectl apply: the API server, by a rule of the definition, in the reader's words"
+    READER = "the operator's reader: the job's condition InvalidSpec"
+    DRY_RUN = "the API server, asked by the operator about a pod: the job's condition InvalidSpec"
+
+
+AT_APPLY = (ToldBy.SCHEMA, ToldBy.STRICTNESS, ToldBy.RULE)
+
+
 @dataclass(frozen=True)
 class Invalid:
-    """One of them. `name` is what is wrong, in words."""
+    """One of them. `name` is what is wrong, in words; `why` is why it is not told when it is applied.
+
+    `at_apply` are the words of a rule where the reader, which meets another mistake first, has other ones.
+    """
 
     name: str
     spec: str
     says: str
     metadata: str = "{}"
+    told_by: ToldBy = ToldBy.SCHEMA
+    why: str = ""
+    at_apply: str = ""
 
     def document(self) -> dict[str, Any]:
         """The whole TrainingJob. A field that is written as `~` (null) is left out."""
@@ -44,11 +75,37 @@ class Invalid:
         """The one that is wrong, as a problem names it."""
         return self.says.partition(": ")[0]
 
+    @property
+    def fix(self) -> str:
+        """What is to be done, without the numbers that only the reader says."""
+        fix = self.says.partition(" is not accepted; ")[2].partition(" (")[0]
+        return self.at_apply or fix
+
 
 def _refused(field: str, value: str, fix: str) -> str:
     return f"{field}: {value} is not accepted; {fix}"
 
 
+def _by_rule(name: str, spec: str, says: str, **more: str) -> Invalid:
+    return Invalid(name, spec, says, told_by=ToldBy.RULE, **more)
+
+
+def _by_strictness(name: str, spec: str, says: str) -> Invalid:
+    return Invalid(name, spec, says, told_by=ToldBy.STRICTNESS)
+
+
+def _by_reader(name: str, spec: str, says: str, why: str) -> Invalid:
+    return Invalid(name, spec, says, told_by=ToldBy.READER, why=why)
+
+
+def _by_dry_run(name: str, spec: str, says: str) -> Invalid:
+    """`says` is a part of what the API server says."""
+    return Invalid(name, spec, says, told_by=ToldBy.DRY_RUN, why=PODS_OWN)
+
+
+NO_FIELD = "there is no such field"
+PODS_OWN = "what a pod may have is for the API server to say, and changes with its release"
+COUNTED = "the GPUs of a pod are counted by the operator, from limits, requests and claims of devices"
 WHOLE, DURATION = "write a whole number", "write a number with a unit, such as 500ms, 10s, 5m or 24h"
 TEMPLATE = "spec.template.spec"
 TRAINER = f"{TEMPLATE}.containers[0]"
@@ -65,6 +122,15 @@ def _pod(pod_spec: str) -> str:
 def _container(fields: str) -> str:
     return f"template: {{spec: {{containers: [{{name: trainer, {fields}}}]}}}}"
 
+
+def _gpus(count: str, more: str = "") -> str:
+    """A trainer with so many GPUs, and what else the spec says."""
+    trainer = f"{{name: trainer, image: x, resources: {{limits: {{nvidia.com/gpu: {count}}}}}}}"
+    return f"{{template: {{spec: {{containers: [{trainer}]}}}}, {more}}}"
+
+
+RESTARTS = "{action: Restart, exitCodes: {operator: In, values: [42]}}"
+RESTARTS_ALL = "{action: RestartAllContainers, exitCodes: {operator: In, values: [42]}}"
 
 READING = (
     Invalid(
@@ -92,10 +158,10 @@ READING = (
         "nodes: {min: 0}",
         _refused("spec.nodes.min", "0", "write a number of at least 1"),
     ),
-    Invalid(
+    _by_rule(
         "a minimum above the maximum",
         "nodes: {min: 32, max: 30}",
-        _refused("spec.nodes.min", "32", "write at most 30, the value of max, or raise max"),
+        _refused("spec.nodes.min", "32", "write at most the value of max, or raise max (30)"),
     ),
     Invalid("nodes as a text", "nodes: {min: '4'}", _refused("spec.nodes.min", "'4'", WHOLE)),
     Invalid("half a node", "nodes: {min: 1, max: 1.5}", _refused("spec.nodes.max", "1.5", WHOLE)),
@@ -145,17 +211,17 @@ READING = (
         "nodes: {min: 1, spares: -1}",
         _refused("spec.nodes.spares", "-1", "write a number of at least 0"),
     ),
-    Invalid(
+    _by_strictness(
         "a misspelt field",
         "faultpolicy: {}",
         _refused("spec.faultpolicy", "{}", "there is no such field; did you mean faultPolicy?"),
     ),
-    Invalid(
+    _by_strictness(
         "torchrun's word for nodes",
         "nnodes: 2",
         _refused("spec.nnodes", "2", "there is no such field; did you mean nodes?"),
     ),
-    Invalid(
+    _by_strictness(
         "a snake in a camel's place",
         "processes_per_node: 8",
         _refused("spec.processes_per_node", "8", "there is no such field; did you mean processesPerNode?"),
@@ -165,14 +231,13 @@ READING = (
         "processesPerNode: 0",
         _refused("spec.processesPerNode", "0", "write a number of at least 1"),
     ),
-    Invalid(
+    _by_rule(
         "a world that splits a model",
         "{nodes: {min: 3, max: 4}, processesPerNode: 2, parallelism: {tensor: 2, context: 2}}",
         _refused(
             "spec.nodes.min",
             "3",
-            "3 x 2 processes do not divide by 4 (parallelism.tensor x context x pipeline); "
-            "choose a number of nodes that does",
+            "choose nodes whose processes divide by parallelism.tensor x context x pipeline (3 x 2 by 4)",
         ),
     ),
     Invalid(
@@ -185,17 +250,17 @@ READING = (
         "startup: {preflight: medium}",
         _refused("spec.startup.preflight", "'medium'", "write one of: 'none', 'light' or 'full'"),
     ),
-    Invalid(
+    _by_rule(
         "a test of links that never ends",
         "startup: {links: {flow: 2m}}",
         _refused("spec.startup.links.flow", "'2m'", "write at most 1m"),
     ),
-    Invalid(
+    _by_rule(
         "rings that never end",
         "startup: {links: {gang: 1h}}",
         _refused("spec.startup.links.gang", "'1h'", "write at most 10m"),
     ),
-    Invalid(
+    _by_rule(
         "a test of links that is over at once",
         "startup: {links: {timeout: 1s}}",
         _refused("spec.startup.links.timeout", "'1s'", "write 20s to 1h"),
@@ -203,7 +268,7 @@ READING = (
     Invalid(
         "a time-out without a unit", "startup: {timeout: 600}", _refused("spec.startup.timeout", "600", DURATION)
     ),
-    Invalid(
+    _by_rule(
         "a duration of nothing",
         "startup: {timeout: 0s}",
         _refused("spec.startup.timeout", "'0s'", "write a duration longer than zero, such as 10s"),
@@ -242,17 +307,18 @@ READING = (
             "another kind the script can name",
         ),
     ),
-    Invalid(
+    _by_rule(
         "one late heartbeat as a loss",
         "faultPolicy: {heartbeat: {interval: 2s, lost: 3s}}",
         _refused("spec.faultPolicy.heartbeat.lost", "'3s'", "write at least twice the interval, 4s or more"),
+        at_apply="write at least twice the interval",
     ),
     Invalid(
         "an unknown action for an XID",
         "faultPolicy: {xid: {'79': Reboot}}",
         _refused("spec.faultPolicy.xid.79", "'Reboot'", "write one of: 'Ignore', 'Watch', 'Restart' or 'Evict'"),
     ),
-    Invalid(
+    _by_rule(
         "an XID beyond all XIDs",
         "faultPolicy: {xid: {'9999': Evict}}",
         _refused("spec.faultPolicy.xid.9999", "'9999'", "write a number of at most 1023"),
@@ -264,7 +330,7 @@ READING = (
             "spec.faultPolicy.budget.clusterFraction", "15", "write a percentage from 0% to 100%, such as 15%"
         ),
     ),
-    Invalid(
+    _by_rule(
         "more than everything",
         "faultPolicy: {budget: {clusterFraction: 150%}}",
         _refused(
@@ -314,6 +380,140 @@ READING = (
 )
 """What every reader refuses, in a cluster and on one machine."""
 
+LATER_READING = (
+    _by_rule(
+        "a maximum that splits a model",
+        "{nodes: {min: 2, max: 3}, processesPerNode: 2, parallelism: {tensor: 4}}",
+        _refused("spec.nodes.max", "3", f"{WHOLE_MODELS_FIX} (3 x 2 by 4)"),
+    ),
+    _by_rule(
+        "a minimum of half a replica group",
+        "{nodes: {min: 3, max: 4}, processesPerNode: 1, parallelism: {replicaGroupNodes: 2}}",
+        _refused("spec.nodes.min", "3", f"{WHOLE_GROUPS_FIX} (2)"),
+    ),
+    _by_rule(
+        "a maximum of a replica group and a half",
+        "{nodes: {min: 2, max: 3}, processesPerNode: 1, parallelism: {replicaGroupNodes: 2}}",
+        _refused("spec.nodes.max", "3", f"{WHOLE_GROUPS_FIX} (2)"),
+    ),
+    _by_rule(
+        "a replica group that holds no whole model",
+        "{nodes: {min: 8, max: 8}, processesPerNode: 1, parallelism: {tensor: 8, replicaGroupNodes: 4}}",
+        _refused("spec.parallelism.replicaGroupNodes", "4", f"{MODELS_IN_GROUP_FIX} (8)"),
+    ),
+    _by_rule(
+        "snapshots beside replica groups",
+        "{nodes: {min: 2, max: 2}, parallelism: {replicaGroupNodes: 1}, checkpoint: {memory: {everySteps: 5}}}",
+        _refused("spec.checkpoint.memory.everySteps", "5", GROUPS_HOLD_STATE_FIX),
+    ),
+    _by_rule(
+        "a checkpoint every no steps",
+        "checkpoint: {interval: 0steps}",
+        _refused("spec.checkpoint.interval", "'0steps'", INTERVAL_FIX),
+    ),
+    _by_rule(
+        "a checkpoint all the time",
+        "checkpoint: {interval: 0s}",
+        _refused("spec.checkpoint.interval", "'0s'", ZERO_FIX),
+    ),
+    _by_rule(
+        "a loss that is too high for no step",
+        "faultPolicy: {loss: {rewindAfter: 0steps}}",
+        _refused("spec.faultPolicy.loss.rewindAfter", "'0steps'", STEPS_FIX),
+    ),
+    _by_rule(
+        "slow for no step",
+        "faultPolicy: {straggler: {sustained: 0steps}}",
+        _refused("spec.faultPolicy.straggler.sustained", "'0steps'", SUSTAINED_FIX),
+    ),
+    _by_rule(
+        "slower than twice",
+        "faultPolicy: {straggler: {slowerThan: 200%}}",
+        _refused("spec.faultPolicy.straggler.slowerThan", "'200%'", EXCESS_FIX),
+    ),
+    _by_rule(
+        "told when more is spent than there is",
+        "cost: {gpuHour: 1, budget: {amount: 10, alertAt: 101%}}",
+        _refused("spec.cost.budget.alertAt", "'101%'", PERCENT_FIX),
+    ),
+    _by_rule(
+        "a hang at once",
+        "faultPolicy: {hang: {timeout: 0ms}}",
+        _refused("spec.faultPolicy.hang.timeout", "'0ms'", ZERO_FIX),
+    ),
+    _by_rule(
+        "no wait before a restart, in days",
+        "faultPolicy: {restarts: {backoff: 0d0h}}",
+        _refused("spec.faultPolicy.restarts.backoff", "'0d0h'", ZERO_FIX),
+    ),
+    _by_rule(
+        "a silence of days that is a loss sooner",
+        "faultPolicy: {heartbeat: {interval: 1d, lost: 47h}}",
+        _refused("spec.faultPolicy.heartbeat.lost", "'1d23h'", "write at least twice the interval, 2d or more"),
+        at_apply="write at least twice the interval",
+    ),
+    _by_rule(
+        "a test of links in days",
+        "startup: {links: {timeout: 1d}}",
+        _refused("spec.startup.links.timeout", "'1d'", "write 20s to 1h"),
+    ),
+    _by_rule(
+        "an XID of no fault",
+        "faultPolicy: {xid: {'0': Evict}}",
+        _refused("spec.faultPolicy.xid.0", "'0'", "write a number of at least 1"),
+    ),
+    _by_rule(
+        "an XID in words",
+        "faultPolicy: {xid: {fell-off-the-bus: Evict}}",
+        _refused("spec.faultPolicy.xid.fell-off-the-bus", "'fell-off-the-bus'", WHOLE),
+    ),
+    _by_rule(
+        "a learning rate for a while that is the same",
+        "faultPolicy: {loss: {learningRateSteps: 100}}",
+        _refused("spec.faultPolicy.loss.learningRateSteps", "'100'", LOSS_FIX),
+    ),
+    _by_rule(
+        "a price of no GPU",
+        "cost: {gpuHour: 2, prices: [{gpuHour: 1}]}",
+        _refused("spec.cost.prices[0].gpu", "(missing)", PRICE_FIX),
+    ),
+    _by_reader(
+        "a price said twice",
+        "cost: {gpuHour: 2, prices: [{gpu: A, gpuHour: 1}, {gpu: A, gpuHour: 3}]}",
+        _refused("spec.cost.prices[1].gpuHour", "3.0", "say the price of A once"),
+        "to compare every two entries costs more than the API server lets a rule cost",
+    ),
+    _by_rule(
+        "more processes than GPUs",
+        _gpus("8", "processesPerNode: 16"),
+        _refused("spec.processesPerNode", "16", f"{TOO_FEW_GPUS_FIX} (8)"),
+    ),
+    _by_rule(
+        "more processes than GPUs that are a text",
+        _gpus("'4'", "processesPerNode: 8"),
+        _refused("spec.processesPerNode", "8", f"{TOO_FEW_GPUS_FIX} (4)"),
+    ),
+    _by_rule(
+        "more processes than GPUs of the trainer, which is the second container",
+        "{processesPerNode: 2, template: {spec: {containers: [{name: log, image: x}, "
+        "{name: trainer, image: x, resources: {limits: {nvidia.com/gpu: 1}}}]}}}",
+        _refused("spec.processesPerNode", "2", f"{TOO_FEW_GPUS_FIX} (1)"),
+    ),
+    _by_reader(
+        "GPUs that a model cannot be split over",
+        _gpus("8", "parallelism: {tensor: 3}"),
+        _refused("spec.nodes.min", "1", f"{WHOLE_MODELS_FIX} (1 x 8 by 3)"),
+        COUNTED,
+    ),
+    _by_reader(
+        "more GPUs than processes that a node may have",
+        _gpus("2000"),
+        _refused("spec.template", "'2000 GPUs'", "ask for at most 1024 in a pod"),
+        COUNTED,
+    ),
+)
+"""More of the same."""
+
 IN_A_CLUSTER = (
     Invalid(
         "no template",
@@ -330,27 +530,27 @@ IN_A_CLUSTER = (
         "template: {spec: {containers: []}}",
         _refused(f"{TEMPLATE}.containers", "[]", "list at least one container"),
     ),
-    Invalid(
+    _by_strictness(
         "containers as a mapping",
         "template: {spec: {containers: {name: trainer}}}",
         _refused(f"{TEMPLATE}.containers", "{'name': 'trainer'}", "write a list"),
     ),
-    Invalid(
+    _by_rule(
         "a command of the image's own",
         _container("command: [python, train.py]"),
         _refused(f"{TRAINER}.command", "['python', 'train.py']", "remove it; spec.entrypoint is what runs"),
     ),
-    Invalid(
+    _by_rule(
         "arguments of the image's own",
         _container("args: [--config, 7b.toml]"),
         _refused(f"{TRAINER}.args", "['--config', '7b.toml']", "remove it; spec.entrypoint is what runs"),
     ),
-    Invalid(
+    _by_rule(
         "a command of the trainer, which is not the first container",
         _pod("containers: [{name: sidecar, command: [sleep]}, {name: trainer, command: [python]}]"),
         _refused(f"{TEMPLATE}.containers[1].command", "['python']", "remove it; spec.entrypoint is what runs"),
     ),
-    Invalid(
+    _by_rule(
         "pods that are started again in place",
         _pod("restartPolicy: OnFailure"),
         _refused(
@@ -359,17 +559,17 @@ IN_A_CLUSTER = (
             "remove it; a pod that ended is replaced by one of a new name",
         ),
     ),
-    Invalid(
+    _by_rule(
         "a host name for all",
         _pod("hostname: trainer"),
         _refused(f"{TEMPLATE}.hostname", "'trainer'", "remove it; each pod's host name is its member's name"),
     ),
-    Invalid(
+    _by_rule(
         "a subdomain of another service",
         _pod("subdomain: mine"),
         _refused(f"{TEMPLATE}.subdomain", "'mine'", "remove it; each pod's host name is its member's name"),
     ),
-    Invalid(
+    _by_rule(
         "one node for all",
         _pod("nodeName: gpu-1"),
         _refused(
@@ -383,14 +583,14 @@ IN_A_CLUSTER = (
         _pod("terminationGracePeriodSeconds: -1"),
         _refused(f"{TEMPLATE}.terminationGracePeriodSeconds", "-1", "write a number of at least 0"),
     ),
-    Invalid(
+    _by_rule(
         "a variable that Holdfast sets",
         _container("env: [{name: HOLDFAST_MEMBER, value: me}]"),
         _refused(
             f"{TRAINER}.env[0].name", "'HOLDFAST_MEMBER'", "give it another name; Holdfast sets this variable"
         ),
     ),
-    Invalid(
+    _by_rule(
         "a mount over the run directory",
         _container("volumeMounts: [{name: scratch, mountPath: /run/holdfast/}]"),
         _refused(
@@ -399,7 +599,7 @@ IN_A_CLUSTER = (
             "mount it elsewhere; Holdfast mounts a volume there",
         ),
     ),
-    Invalid(
+    _by_rule(
         "a volume of Holdfast's name",
         _pod("volumes: [{name: data}, {name: holdfast-run}]"),
         _refused(
@@ -408,7 +608,7 @@ IN_A_CLUSTER = (
             "give it another name; Holdfast adds a volume of this name",
         ),
     ),
-    Invalid(
+    _by_rule(
         "an init container of Holdfast's name",
         _pod("initContainers: [{name: holdfast-launcher}]"),
         _refused(
@@ -417,7 +617,7 @@ IN_A_CLUSTER = (
             "give it another name; Holdfast adds a container of this name",
         ),
     ),
-    Invalid(
+    _by_rule(
         "a container of Holdfast's name",
         _pod("containers: [{name: trainer}, {name: holdfast-launcher}]"),
         _refused(
@@ -426,7 +626,7 @@ IN_A_CLUSTER = (
             "give it another name; Holdfast adds a container of this name",
         ),
     ),
-    Invalid(
+    _by_rule(
         "a label of Holdfast's own",
         "template: {metadata: {labels: {holdfast.dev/job: other}}, spec: {containers: [{name: trainer}]}}",
         _refused(
@@ -435,7 +635,7 @@ IN_A_CLUSTER = (
             "remove it; holdfast.dev/ is Holdfast's own",
         ),
     ),
-    Invalid(
+    _by_rule(
         "a size that is none",
         "template: {metadata: {annotations: {holdfast.dev/shm-size: big}}, spec: {containers: [{name: trainer}]}}",
         _refused(
@@ -461,51 +661,207 @@ IN_A_CLUSTER = (
         _pod("terminationGracePeriodSeconds: 30s"),
         _refused(f"{TEMPLATE}.terminationGracePeriodSeconds", "'30s'", "write a whole number"),
     ),
-    Invalid(
+    _by_rule(
         "a name that is too long for host names",
         "{}",
         _refused("metadata.name", f"'{'a' * 53}'", "use at most 52 characters; pods are named after it"),
         metadata=f"name: {'a' * 53}",
     ),
-    Invalid(
+    _by_rule(
         "a name that no service can have",
         "{}",
-        _refused("metadata.name", "'7b'", "start with a letter; a service is named after it"),
+        _refused(
+            "metadata.name",
+            "'7b'",
+            SERVICE_NAME_FIX,
+        ),
         metadata="name: 7b",
     ),
 )
 """What the operator refuses beside: there is no pod to be made of it."""
 
-INVALID_SPECS = (*READING, *IN_A_CLUSTER)
-
-
-class Stop(Enum):
-    """Where it ends on an API server of version 1.20, which knows no rules. Tried on a real one."""
-
-    SCHEMA = "the API server refuses it"
-    PRUNED = "the API server drops the field without a word, as old ones do"
-    OPERATOR = "the API server takes it and the operator says what is wrong"
-
-
-_PRUNED = frozenset(("a misspelt field", "torchrun's word for nodes", "a snake in a camel's place"))
-_PAST_THE_SCHEMA = frozenset(
-    (
-        "a minimum above the maximum",
-        "a world that splits a model",
-        "a duration of nothing",
-        "a test of links that never ends",
-        "rings that never end",
-        "a test of links that is over at once",
-        "one late heartbeat as a loss",
-        "an XID beyond all XIDs",
-        "more than everything",
-    )
+LATER_IN_A_CLUSTER = (
+    _by_rule(
+        "a name as long as a host name may be",
+        "{}",
+        _refused("metadata.name", f"'{'a' * 63}'", "use at most 52 characters; pods are named after it"),
+        metadata=f"name: {'a' * 63}",
+    ),
+    _by_strictness(
+        "a misspelt annotation",
+        "template: {metadata: {annotation: {a: b}}, spec: {containers: [{name: trainer}]}}",
+        _refused(
+            "spec.template.metadata.annotation", "{'a': 'b'}", "there is no such field; did you mean annotations?"
+        ),
+    ),
+    _by_strictness(
+        "a misspelt label",
+        "template: {metadata: {lables: {a: b}}, spec: {containers: [{name: trainer}]}}",
+        _refused("spec.template.metadata.lables", "{'a': 'b'}", "there is no such field; did you mean labels?"),
+    ),
+    _by_strictness(
+        "a field of another object's",
+        "template: {metadata: {nodeSelector: {a: b}}, spec: {containers: [{name: trainer}]}}",
+        _refused("spec.template.metadata.nodeSelector", "{'a': 'b'}", "there is no such field; remove it"),
+    ),
+    _by_rule(
+        "a trainer that is started again in place",
+        _container("restartPolicy: Always"),
+        _refused(f"{TRAINER}.restartPolicy", "'Always'", FIXES[Fix.RESTARTED]),
+    ),
+    _by_rule(
+        "a sidecar that is started again when it fails",
+        _pod("containers: [{name: trainer}, {name: log, restartPolicy: OnFailure}]"),
+        _refused(f"{TEMPLATE}.containers[1].restartPolicy", "'OnFailure'", FIXES[Fix.RESTARTED]),
+    ),
+    _by_rule(
+        "a trainer that is started again by its exit code",
+        _container(f"restartPolicy: Never, restartPolicyRules: [{RESTARTS}]"),
+        _refused(f"{TRAINER}.restartPolicyRules", f"[{yaml.safe_load(RESTARTS)}]", FIXES[Fix.RESTARTED]),
+    ),
+    _by_rule(
+        "an init container that starts all again",
+        _pod(f"initContainers: [{{name: fetch, restartPolicyRules: [{RESTARTS_ALL}]}}]"),
+        _refused(
+            f"{TEMPLATE}.initContainers[0].restartPolicyRules",
+            f"[{yaml.safe_load(RESTARTS_ALL)}]",
+            FIXES[Fix.RESTARTS_ALL],
+        ),
+    ),
+    _by_rule(
+        "another host name for all",
+        _pod("hostnameOverride: trainer.example.com"),
+        _refused(f"{TEMPLATE}.hostnameOverride", "'trainer.example.com'", FIXES[Fix.HOST_NAME]),
+    ),
+    _by_rule(
+        "a host name that is longer than a kernel's",
+        _pod("setHostnameAsFQDN: true"),
+        _refused(f"{TEMPLATE}.setHostnameAsFQDN", "True", FIXES[Fix.HOST_NAME]),
+    ),
+    _by_rule(
+        "a deadline for a pod",
+        _pod("activeDeadlineSeconds: 86400"),
+        _refused(f"{TEMPLATE}.activeDeadlineSeconds", "86400", FIXES[Fix.DEADLINE]),
+    ),
+    _by_rule(
+        "a deadline that is over",
+        _pod("activeDeadlineSeconds: 1"),
+        _refused(f"{TEMPLATE}.activeDeadlineSeconds", "1", FIXES[Fix.DEADLINE]),
+    ),
+    Invalid(
+        "a second and a half to end",
+        _pod("terminationGracePeriodSeconds: 1.5"),
+        _refused(f"{TEMPLATE}.terminationGracePeriodSeconds", "1.5", WHOLE),
+    ),
+    _by_rule(
+        "a node by its name in place of a label",
+        _pod("nodeSelector: {kubernetes.io/hostname: gpu-1}"),
+        _refused(f"{TEMPLATE}.nodeSelector.kubernetes.io/hostname", "'gpu-1'", SELECTED_NODE_FIX),
+    ),
+    _by_rule(
+        "a toleration of more than a word",
+        _pod("tolerations: [{key: heat, operator: Gt, value: much}]"),
+        _refused(f"{TEMPLATE}.tolerations[0].value", "'much'", FIXES[Fix.COMPARES]),
+    ),
+    _by_rule(
+        "a toleration of less than a fraction",
+        _pod("tolerations: [{key: heat, operator: Lt, value: '0.5'}]"),
+        _refused(f"{TEMPLATE}.tolerations[0].value", "'0.5'", FIXES[Fix.COMPARES]),
+    ),
+    _by_rule(
+        "a toleration of more than nothing said",
+        _pod("tolerations: [{key: gpu, operator: Exists}, {key: heat, operator: Gt}]"),
+        _refused(f"{TEMPLATE}.tolerations[1].value", "''", FIXES[Fix.COMPARES]),
+    ),
+    Invalid(
+        "a toleration by a misspelt operator",
+        _pod("tolerations: [{key: gpu, operator: Exsits}]"),
+        _refused(f"{TEMPLATE}.tolerations[0].operator", "'Exsits'", "write one of: Exists, Equal, Gt, Lt"),
+    ),
+    _by_rule(
+        "an annotation of Holdfast's own",
+        "template: {metadata: {annotations: {holdfast.dev/edition: x}}, spec: {containers: [{name: trainer}]}}",
+        _refused("spec.template.metadata.annotations.holdfast.dev/edition", "'x'", FIXES[Fix.OUR_NAME]),
+    ),
+    _by_rule(
+        "a mount over the launcher",
+        _container("volumeMounts: [{name: scratch, mountPath: /opt/holdfast}]"),
+        _refused(f"{TRAINER}.volumeMounts[0].mountPath", "'/opt/holdfast'", FIXES[Fix.MOUNT_OF_OURS]),
+    ),
 )
+"""More of the same."""
 
+BY_DRY_RUN = (
+    _by_dry_run(
+        "a misspelt field of a mount",
+        _container("volumeMounts: [{name: data, mountPath: /in, readonly: true}]"),
+        "there is no field spec.containers[0].volumeMounts[0].readonly;",
+    ),
+    _by_dry_run(
+        "a misspelt effect",
+        _pod("tolerations: [{key: gpu, operator: Exists, efect: NoSchedule}]"),
+        "there is no field spec.tolerations[0].efect;",
+    ),
+    _by_dry_run(
+        "a misspelt number of seconds",
+        _pod("tolerations: [{key: gpu, operator: Exists, effect: NoExecute, tolerationSecond: 5}]"),
+        "there is no field spec.tolerations[0].tolerationSecond;",
+    ),
+    _by_dry_run(
+        "misspelt resources",
+        _container("image: x, resourcess: {limits: {memory: 1Gi}}"),
+        "there is no field spec.containers[0].resourcess;",
+    ),
+    _by_dry_run(
+        "a misspelt port",
+        _container("image: x, ports: [{containerPort: 80, hostport: 80}]"),
+        "there is no field spec.containers[0].ports[0].hostport;",
+    ),
+    _by_dry_run(
+        "a pod that may have less than its trainer asks for",
+        _pod(
+            "resources: {limits: {memory: 1Gi}}, "
+            "containers: [{name: trainer, image: x, resources: {requests: {memory: 2Gi}}}]"
+        ),
+        "spec.resources.",
+    ),
+    _by_dry_run(
+        "a pod that asks for less than its containers",
+        _pod(
+            "resources: {requests: {cpu: '1'}}, "
+            "containers: [{name: trainer, image: x, resources: {requests: {cpu: '2'}}}]"
+        ),
+        "spec.resources.requests[cpu]",
+    ),
+    _by_dry_run(
+        "GPUs of a whole pod",
+        _pod("resources: {limits: {nvidia.com/gpu: 8}}, containers: [{name: trainer, image: x}]"),
+        "spec.resources.limits[nvidia.com/gpu]",
+    ),
+    _by_dry_run(
+        "a gate of a name that is none",
+        _pod("schedulingGates: [{name: not a name}], containers: [{name: trainer, image: x}]"),
+        "spec.schedulingGates[0]",
+    ),
+    _by_dry_run(
+        "the same gate twice",
+        _pod(
+            "schedulingGates: [{name: a.example/g}, {name: a.example/g}], containers: [{name: trainer, image: x}]"
+        ),
+        "spec.schedulingGates[1]",
+    ),
+    _by_dry_run(
+        "a gate without a name",
+        _pod("schedulingGates: [{}], containers: [{name: trainer, image: x}]"),
+        "spec.schedulingGates[0]",
+    ),
+    _by_dry_run(
+        "a claim of devices that no container has",
+        _container("image: x, resources: {claims: [{name: gpus}]}"),
+        "resources.claims[0]",
+    ),
+)
+"""What only the API server knows of pods. `says` is a part of its words."""
 
-def stopped_by(given: Invalid) -> Stop:
-    """Where `given` ends on an old API server. A newer one refuses more by the rules of the definition."""
-    if given.name in _PRUNED:
-        return Stop.PRUNED
-    later = given in IN_A_CLUSTER and given.name != "no template"
-    return Stop.OPERATOR if later or given.name in _PAST_THE_SCHEMA else Stop.SCHEMA
+INVALID_SPECS = (*READING, *LATER_READING, *IN_A_CLUSTER, *LATER_IN_A_CLUSTER)
+"""What Holdfast's own reader says, whoever says it first."""

@@ -9,6 +9,7 @@ from holdfast.api.policy import Budget, Capacity, Price
 from holdfast.api.quantity import Percent, Share
 from holdfast.api.section import MISSING, Section, contradiction
 
+PRICE_FIX = "name a GPU product, a capacity, or both; cost.gpuHour is the price of all others"
 Text = Annotated[str, StringConstraints(min_length=1, max_length=LINE_LENGTH_MAX)]
 
 
@@ -25,8 +26,7 @@ class PriceOf(Section):
     @model_validator(mode="after")
     def _says_of_which(self) -> Self:
         if self.gpu is None and self.capacity is None:
-            fix = "name a GPU product, a capacity, or both; cost.gpuHour is the price of all others"
-            raise contradiction("gpu", MISSING, fix)
+            raise contradiction("gpu", MISSING, PRICE_FIX)
         return self
 
 

@@ -25,6 +25,9 @@ from holdfast.api.quantity import (
 )
 from holdfast.api.section import Section, contradiction
 
+LOST_FIX = "write at least twice the interval"
+LOSS_FIX = "write learningRateScale below 1 as well, or leave this out"
+
 
 class NoticeSource(StrEnum):
     """Where notices of preemption are looked for."""
@@ -47,7 +50,7 @@ class Heartbeat(Section):
             raise contradiction(
                 "lost",
                 format_duration(self.lost),
-                f"write at least twice the interval, {format_duration(2 * self.interval)} or more",
+                f"{LOST_FIX}, {format_duration(2 * self.interval)} or more",
             )
         return self
 
@@ -101,8 +104,7 @@ class Loss(Section):
     @model_validator(mode="after")
     def _what_is_cut_for_a_while_is_cut(self) -> Self:
         if self.learning_rate_steps is not None and self.learning_rate_scale == 1.0:
-            fix = "write learningRateScale below 1 as well, or leave this out"
-            raise contradiction("learningRateSteps", str(self.learning_rate_steps), fix)
+            raise contradiction("learningRateSteps", str(self.learning_rate_steps), LOSS_FIX)
         return self
 
 

@@ -15,12 +15,14 @@ from pydantic_core import PydanticCustomError
 
 _UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _PART = r"[0-9]{1,12}(\.[0-9]{1,6})?(ms|d|h|m|s)"
+_SHARE = r"[0-9]{1,3}([.][0-9]{1,6})?"
 _DURATION = re.compile(rf"({_PART})+")
 _PARTS = re.compile(r"(\d+(?:\.\d+)?)(ms|d|h|m|s)")
 _STEPS = re.compile(r"(\d{1,12})steps?")
 _PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)%")
 
 LENGTH_MAX = 64  # of a quantity as it is written
+ZERO_FIX = "write a duration longer than zero, such as 10s"
 DURATION_FIX = "write a number with a unit, such as 500ms, 10s, 5m or 24h"
 STEPS_FIX = "write a whole number above zero and the word steps, such as 50steps"
 PERCENT_FIX = "write a percentage from 0% to 100%, such as 15%"
@@ -104,7 +106,7 @@ def _one_of(*kinds: type[Quantity], fix: str, auto: bool = False) -> PlainValida
                 value if isinstance(value, kind) else _PARSERS[kind](value) if isinstance(value, str) else None
             )
             if isinstance(parsed, timedelta) and parsed <= timedelta(0):
-                raise _refusal("write a duration longer than zero, such as 10s")
+                raise _refusal(ZERO_FIX)
             if parsed is not None:
                 return parsed
         raise _refusal(fix)
@@ -118,10 +120,28 @@ def _format(value: Quantity | None) -> str:
     return format_duration(value) if isinstance(value, timedelta) else str(value)
 
 
-def _schema(pattern: str, description: str) -> WithJsonSchema:
+def _schema(pattern: str, description: str, *rules: tuple[str, str]) -> WithJsonSchema:
+    """`rules` are what the pattern cannot say, in CEL as the API server takes it, each with its fix."""
     return WithJsonSchema(
-        {"type": "string", "pattern": f"^{pattern}$", "maxLength": LENGTH_MAX, "description": description}
+        {
+            "type": "string",
+            "pattern": f"^{pattern}$",
+            "maxLength": LENGTH_MAX,
+            "description": description,
+            "x-kubernetes-validations": [{"rule": rule, "message": fix} for rule, fix in rules],
+        }
     )
+
+
+_ABOVE_ZERO = ("self == 'auto' || self.endsWith('s') && self.contains('step') || self.matches('[1-9]')", ZERO_FIX)
+
+
+def _counts(fix: str) -> tuple[str, str]:
+    return "self == 'auto' || !self.contains('step') || self.matches('[1-9]')", fix
+
+
+def _shares(fix: str) -> tuple[str, str]:
+    return "self == 'auto' || double(self.substring(0, size(self) - 1)) <= 100.0", fix
 
 
 _WRITTEN = PlainSerializer(_format, return_type=str)
@@ -130,38 +150,46 @@ Duration = Annotated[
     timedelta,
     _one_of(timedelta, fix=DURATION_FIX),
     _WRITTEN,
-    _schema(f"({_PART})+", "a duration such as 500ms or 10m"),
+    _schema(f"({_PART})+", "a duration such as 500ms or 10m", _ABOVE_ZERO),
 ]
 StepCount = Annotated[
     Steps,
     _one_of(Steps, fix=STEPS_FIX),
     _WRITTEN,
-    _schema(r"[0-9]{1,12}steps?", "a number of steps such as 50steps"),
+    _schema(r"[0-9]{1,12}steps?", "a number of steps such as 50steps", _counts(STEPS_FIX)),
 ]
 Share = Annotated[
-    Percent, _one_of(Percent, fix=PERCENT_FIX), _WRITTEN, _schema(r"[0-9.]+%", "a percentage such as 15%")
+    Percent,
+    _one_of(Percent, fix=PERCENT_FIX),
+    _WRITTEN,
+    _schema(rf"{_SHARE}%", "a percentage such as 15%", _shares(PERCENT_FIX)),
 ]
 Excess = Annotated[
     Percent | None,
     _one_of(Percent, fix=EXCESS_FIX, auto=True),
     _WRITTEN,
-    _schema(r"(auto|[0-9.]+%)", "auto or a percentage such as 15%"),
+    _schema(rf"(auto|{_SHARE}%)", "auto or a percentage such as 15%", _shares(EXCESS_FIX)),
 ]
 Sustained = Annotated[
     Steps | None,
     _one_of(Steps, fix=SUSTAINED_FIX, auto=True),
     _WRITTEN,
-    _schema(r"(auto|[0-9]{1,12}steps?)", "auto or a number of steps such as 50steps"),
+    _schema(r"(auto|[0-9]{1,12}steps?)", "auto or a number of steps such as 50steps", _counts(SUSTAINED_FIX)),
 ]
 Interval = Annotated[
     timedelta | Steps | None,
     _one_of(Steps, timedelta, fix=INTERVAL_FIX, auto=True),
     _WRITTEN,
-    _schema(rf"(auto|[0-9]+steps?|({_PART})+)", "auto, a duration or a number of steps"),
+    _schema(
+        rf"(auto|[0-9]{{1,12}}steps?|({_PART})+)",
+        "auto, a duration or a number of steps",
+        _ABOVE_ZERO,
+        _counts(INTERVAL_FIX),
+    ),
 ]
 Timeout = Annotated[
     timedelta | None,
     _one_of(timedelta, fix=TIMEOUT_FIX, auto=True),
     _WRITTEN,
-    _schema(rf"(auto|({_PART})+)", "auto or a duration"),
+    _schema(rf"(auto|({_PART})+)", "auto or a duration", _ABOVE_ZERO),
 ]

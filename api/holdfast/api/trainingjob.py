@@ -88,6 +88,15 @@ Place = Annotated[
 ModuleName = Annotated[str, StringConstraints(max_length=NAME_LENGTH_MAX, pattern=MODULE_NAME)]
 
 
+# What the definition and the reader say of the same; the reader adds the numbers.
+RANGE_FIX = "write at most the value of max, or raise max"
+WHOLE_MODELS_FIX = "choose nodes whose processes divide by parallelism.tensor x context x pipeline"
+WHOLE_GROUPS_FIX = "write a multiple of parallelism.replicaGroupNodes"
+GROUPS_HOLD_STATE_FIX = "leave checkpoint.memory out: with replica groups, groups hold each other's state"
+TOO_FEW_GPUS_FIX = "write at most the GPUs that the trainer asks for, or ask for more"
+MODELS_IN_GROUP_FIX = "write nodes that hold whole models: their processes divide by tensor x context x pipeline"
+
+
 class Preflight(StrEnum):
     """How much is tested before a job starts."""
 
@@ -125,7 +134,7 @@ class Nodes(Section):
     @model_validator(mode="after")
     def _range_is_not_empty(self) -> Self:
         if self.min > self.max:
-            raise contradiction("min", self.min, f"write at most {self.max}, the value of max, or raise max")
+            raise contradiction("min", self.min, f"{RANGE_FIX} ({self.max})")
         return self
 
 
@@ -273,11 +282,15 @@ class JobSpec(Section):
             raise contradiction("template", f"{processes} GPUs", f"ask for at most {PER_NODE_MAX} in a pod")
         for end, nodes in (("min", self.nodes.min), ("max", self.nodes.max)):
             if nodes * processes % model_ranks:
-                fix = (
-                    f"{nodes} x {processes} processes do not divide by {model_ranks} "
-                    "(parallelism.tensor x context x pipeline); choose a number of nodes that does"
-                )
+                fix = f"{WHOLE_MODELS_FIX} ({nodes} x {processes} by {model_ranks})"
                 raise contradiction(f"nodes.{end}", nodes, fix)
+        return self
+
+    @model_validator(mode="after")
+    def _each_process_has_a_gpu(self) -> Self:
+        wanted, gpus = self.processes_per_node, gpus_of(self.template)
+        if wanted and gpus and wanted > gpus:
+            raise contradiction("processesPerNode", wanted, f"{TOO_FEW_GPUS_FIX} ({gpus})")
         return self
 
     @model_validator(mode="after")
@@ -286,16 +299,15 @@ class JobSpec(Section):
         if group is None:
             return self
         if group * self.local_size() % split.model_ranks:
-            ranks = f"{split.model_ranks} ranks (tensor x context x pipeline)"
-            fix = f"write a number of nodes that holds whole models of {ranks}"
+            fix = f"{MODELS_IN_GROUP_FIX} ({split.model_ranks})"
             raise contradiction("parallelism.replicaGroupNodes", group, fix)
         for end, nodes in (("min", self.nodes.min), ("max", self.nodes.max)):
             if nodes % group:
-                fix = f"write a multiple of {group}, which is parallelism.replicaGroupNodes"
+                fix = f"{WHOLE_GROUPS_FIX} ({group})"
                 raise contradiction(f"nodes.{end}", nodes, fix)
         if "memory" in self.checkpoint.model_fields_set and self.checkpoint.memory.every_steps:
-            fix = "leave checkpoint.memory out: with replica groups, groups hold each other's state"
-            raise contradiction("checkpoint.memory.everySteps", self.checkpoint.memory.every_steps, fix)
+            every = self.checkpoint.memory.every_steps
+            raise contradiction("checkpoint.memory.everySteps", every, GROUPS_HOLD_STATE_FIX)
         return self
 
     def local_size(self) -> int:

@@ -4,27 +4,43 @@
 """
 
 import argparse
-import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import yaml
 
+from holdfast.api.condition import ConditionKind
+from holdfast.api.costspec import PRICE_FIX
+from holdfast.api.faultpolicy import LOSS_FIX, LOST_FIX
 from holdfast.api.interventionspec import InterventionSpec, InterventionStatus
 from holdfast.api.jobstatus import TrainingJobStatus
 from holdfast.api.metadata import API_VERSION
 from holdfast.api.remediation import RemediationSpec, RemediationStatus
-from holdfast.api.trainingjob import JobSpec
+from holdfast.api.trainingjob import (
+    GROUPS_HOLD_STATE_FIX,
+    MODELS_IN_GROUP_FIX,
+    RANGE_FIX,
+    TOO_FEW_GPUS_FIX,
+    WHOLE_GROUPS_FIX,
+    WHOLE_MODELS_FIX,
+    JobSpec,
+)
+from holdfast.operator.celrules import RULES, Rule, milliseconds, rules
 from holdfast.operator.crdschema import Half, Schema, structural
+from holdfast.operator.decide.template import (
+    NAME_LENGTH_FIX,
+    NAME_LENGTH_MAX,
+    SELECTED_NODE_FIX,
+    SERVICE_NAME,
+    SERVICE_NAME_FIX,
+)
+from holdfast.operator.podschema import of_trainer, pod_template
 
 GROUP, VERSION = API_VERSION.split("/")
 TEMPLATES = Path("helm/holdfast/templates/crds")
-RULES = "x-kubernetes-validations"
-RULES_SINCE = "1.25.0-0"
-"""Older servers do not know rules; the operator checks the same and reports it."""
 
 
 class Column(msgspec.Struct, frozen=True, rename={"path": "jsonPath"}, omit_defaults=True):
@@ -91,22 +107,131 @@ REMEDIATION_COLUMNS = (
     Column("Reason", "string", ".spec.reason", "What was found.", priority=1),
     Column("Message", "string", ".status.message", "What was done, or why it failed.", priority=1),
 )
-REMEDIATION_RULES = (
-    {"rule": "self.spec.node == self.metadata.name", "message": "the object has the name of its node: spec.node"},
+REMEDIATION_RULES = rules(
+    Rule("self.spec.node == self.metadata.name", "the object has the name of its node: spec.node", ".spec.node")
+)
+# Of a job whose parts are right by themselves; each in the words of the reader (holdfast.api, decide/template).
+# A name is judged once: an object that has one already is not refused for it.
+NAME_RULES = rules(
+    Rule(
+        f"oldSelf.hasValue() || size(self.metadata.name) <= {NAME_LENGTH_MAX}",
+        f"metadata.name: {NAME_LENGTH_FIX}",
+        old=True,
+    ),
+    Rule(
+        f"oldSelf.hasValue() || self.metadata.name.matches('^{SERVICE_NAME}$')",
+        f"metadata.name: {SERVICE_NAME_FIX}",
+        old=True,
+    ),
 )
 _RANKS = "(self.parallelism.tensor * self.parallelism.context * self.parallelism.pipeline)"
-_WORLD = f"self.nodes.{{end}} * self.processesPerNode % {_RANKS} == 0"
-JOB_RULES = (
-    {
-        "rule": f"!has(self.processesPerNode) || {_WORLD.format(end='min')}",
-        "message": "nodes.min x processesPerNode must divide by parallelism.tensor x context x pipeline",
-    },
-    {
-        "rule": f"!has(self.processesPerNode) || !has(self.nodes.max) || {_WORLD.format(end='max')}",
-        "message": "nodes.max x processesPerNode must divide by parallelism.tensor x context x pipeline",
-    },
+_GROUP = "self.parallelism.replicaGroupNodes"
+_NO_GROUP = f"!has({_GROUP})"
+_COUNTED = "has(self.processesPerNode)"
+
+
+_LIMITS = "t.resources.limits"
+_GPUS = f"{_LIMITS}.filter(k, k.endsWith('/gpu') && string({_LIMITS}[k]).matches('^[0-9]{{1,9}}$'))"
+_ENOUGH_GPUS = (
+    f"!has(t.resources) || !has({_LIMITS}) || size({_GPUS}) == 0 || "
+    f"{_GPUS}.map(k, int({_LIMITS}[k])).sum() >= self.processesPerNode"
 )
-NODES_RULES = ({"rule": "!has(self.max) || self.min <= self.max", "message": "min must not be above max"},)
+
+
+def _whole_worlds() -> Iterator[Rule]:
+    """Both ends of the range hold whole models, and whole replica groups."""
+    for end, there in (("min", "true"), ("max", "has(self.nodes.max)")):
+        nodes = f"self.nodes.{end}"
+        yield Rule(
+            f"!{_COUNTED} || !({there}) || {nodes} * self.processesPerNode % {_RANKS} == 0",
+            WHOLE_MODELS_FIX,
+            f".nodes.{end}",
+        )
+        yield Rule(f"{_NO_GROUP} || !({there}) || {nodes} % {_GROUP} == 0", WHOLE_GROUPS_FIX, f".nodes.{end}")
+    yield Rule(
+        f"{_NO_GROUP} || !{_COUNTED} || {_GROUP} * self.processesPerNode % {_RANKS} == 0",
+        MODELS_IN_GROUP_FIX,
+        ".parallelism.replicaGroupNodes",
+    )
+    yield Rule(
+        f"{_NO_GROUP} || !has(self.checkpoint.memory) || self.checkpoint.memory.everySteps == 0",
+        GROUPS_HOLD_STATE_FIX,
+        ".checkpoint.memory.everySteps",
+    )
+
+
+JOB_RULES = rules(
+    *_whole_worlds(),
+    Rule(
+        f"!has(self.processesPerNode) || ({of_trainer(_ENOUGH_GPUS, 'self.template.spec')})",
+        TOO_FEW_GPUS_FIX,
+        ".processesPerNode",
+    ),
+    Rule(
+        "!has(self.template.spec.nodeSelector) || "
+        "!('kubernetes.io/hostname' in self.template.spec.nodeSelector) || "
+        "(has(self.nodes.max) ? self.nodes.max : self.nodes.min) <= 1",
+        SELECTED_NODE_FIX,
+        ".template.spec.nodeSelector",
+    ),
+)
+NODES_RULES = rules(
+    Rule(
+        "!has(self.max) || self.min <= self.max",
+        RANGE_FIX,
+        ".min",
+    )
+)
+HEARTBEAT_RULES = rules(
+    Rule(
+        "!has(self.lost) || !has(self.interval) || "  # as in the default, before it is filled in
+        f"{milliseconds('self.lost')} >= 2.0 * {milliseconds('self.interval')}",
+        LOST_FIX,
+        ".lost",
+    )
+)
+LINKS_RULES = rules(
+    Rule(f"{milliseconds('self.flow')} <= 60000.0", "write at most 1m", ".flow"),
+    Rule(f"{milliseconds('self.gang')} <= 600000.0", "write at most 10m", ".gang"),
+    Rule(
+        f"{milliseconds('self.timeout')} >= 20000.0 && {milliseconds('self.timeout')} <= 3600000.0",
+        "write 20s to 1h",
+        ".timeout",
+    ),
+)
+XID_RULES = rules(
+    Rule("self.all(k, k.matches('^[0-9]{1,9}$'))", "write a whole number"),
+    Rule("self.all(k, !k.matches('^[0-9]{1,9}$') || int(k) <= 1023)", "write a number of at most 1023"),
+    Rule("self.all(k, !k.matches('^[0-9]{1,9}$') || int(k) >= 1)", "write a number of at least 1"),
+)
+LOSS_RULES = rules(
+    Rule(
+        "!has(self.learningRateSteps) || self.learningRateScale < 1.0",
+        LOSS_FIX,
+        ".learningRateSteps",
+    )
+)
+PRICE_RULES = rules(
+    Rule(
+        "has(self.gpu) || has(self.capacity)",
+        PRICE_FIX,
+    )
+)
+_KINDS = [repr(each.value) for each in ConditionKind]
+CONDITION_RULES = rules(
+    Rule(f"self.all(k, k in [{', '.join(_KINDS)}])", f"write one of: {', '.join(_KINDS[:-1])} or {_KINDS[-1]}")
+)
+SPEC_RULES: Mapping[str, list[dict[str, Any]]] = {
+    "": JOB_RULES,
+    "nodes": NODES_RULES,
+    "startup.links": LINKS_RULES,
+    "faultPolicy.heartbeat": HEARTBEAT_RULES,
+    "faultPolicy.xid": XID_RULES,
+    "faultPolicy.loss": LOSS_RULES,
+    "faultPolicy.conditions": CONDITION_RULES,
+    "cost.prices.[]": PRICE_RULES,
+}
+"""By the path of the part of the spec that they are of; `[]` is each entry of a list."""
 REQUEST_RULES = (
     {
         "rule": "(self.action in ['Evict', 'Return', 'Test']) == has(self.node)",
@@ -164,8 +289,9 @@ def definitions() -> dict[str, Schema]:
     spec, status = structural(JobSpec, Half.SPEC), structural(TrainingJobStatus, Half.STATUS)
     # On one machine the template may be left out; a pod cannot be made without one.
     spec["required"] = [*spec["required"], "template"]
-    spec[RULES] = list(JOB_RULES)
-    spec["properties"]["nodes"][RULES] = list(NODES_RULES)
+    spec["properties"]["template"] = pod_template(spec["properties"]["template"]["description"])
+    for path, given in SPEC_RULES.items():
+        _part(spec, path)[RULES] = given
     status["properties"]["conditions"] |= {
         "items": CONDITION,
         "x-kubernetes-list-type": "map",
@@ -179,6 +305,7 @@ def definitions() -> dict[str, Schema]:
     names = {"kind": "TrainingJob", "plural": "trainingjobs", "singular": "trainingjob", "shortNames": ["tj"]}
     about = "A training run that is kept running: faults are detected, judged and healed without a human."
     jobs = _definition(names, about, spec, status, JOB_COLUMNS, {"status": {}, "scale": scale})
+    jobs["spec"]["versions"][0]["schema"]["openAPIV3Schema"][RULES] = NAME_RULES
     spec, status = structural(InterventionSpec, Half.SPEC), structural(InterventionStatus, Half.STATUS)
     spec[RULES] = list(REQUEST_RULES)
     names = {"kind": "Intervention", "plural": "interventions", "singular": "intervention", "shortNames": ["itv"]}
@@ -193,8 +320,14 @@ def definitions() -> dict[str, Schema]:
     remediations = _definition(names, about, spec, status, REMEDIATION_COLUMNS, {"status": {}})
     remediations["spec"]["scope"] = "Cluster"  # nodes belong to no namespace
     root = remediations["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    root[RULES] = list(REMEDIATION_RULES)
+    root[RULES] = REMEDIATION_RULES
     return {"trainingjobs": jobs, "interventions": interventions, "noderemediations": remediations}
+
+
+def _part(schema: Schema, path: str) -> Schema:
+    for name in filter(None, path.split(".")):
+        schema = schema["items"] if name == "[]" else schema["properties"][name]
+    return schema
 
 
 def _definition(
@@ -230,20 +363,13 @@ def _definition(
 
 
 def template(definition: Schema) -> str:
-    """The definition as a chart template: installed and kept as the values say, rules where they are known."""
+    """The definition as a chart template: installed and kept as the values say."""
     metadata = (
         f"metadata:\n  name: {definition['metadata']['name']}\n"
         '  labels:\n    {{- include "holdfast.labels" . | nindent 4 }}\n'
         "  {{- if .Values.crds.keep }}\n  annotations:\n    helm.sh/resource-policy: keep\n  {{- end }}\n"
     )
-    # Each block of rules is put into a condition on the server's version. A block is its key and every line after
-    # it that is indented further, or is an entry of its list.
-    since = f'{{{{- if semverCompare ">={RULES_SINCE}" $.Capabilities.KubeVersion.Version }}}}\n'
-    block = re.compile(rf"^( *){RULES}:\n(?:\1(?: |- ).*\n)+", re.MULTILINE)
-    spec = block.sub(
-        lambda found: f"{found[1]}{since}{found[0]}{found[1]}{{{{- end }}}}\n",
-        _text({"spec": definition["spec"]}),
-    )
+    spec = _text({"spec": definition["spec"]})
     head = "{{- /* Written by `python -m holdfast.operator.crd`: not to be edited. */ -}}\n"
     head += "{{- if .Values.crds.install }}\n"
     kind = _text({"apiVersion": definition["apiVersion"], "kind": definition["kind"]})

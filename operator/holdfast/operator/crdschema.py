@@ -28,6 +28,7 @@ _COPIED = frozenset(
         "maxLength",
         "minItems",
         "maxItems",
+        "x-kubernetes-validations",
     }
 )
 # pydantic says these too: a structural schema has other words for them or none.
@@ -48,7 +49,7 @@ _READ = frozenset(
     }
 )
 # Defaults that depend on another field: a fixed one would hide that the field was left out.
-_FOLLOWING = frozenset({("Nodes", "max")})
+_FOLLOWING = frozenset({("Nodes", "max"), ("CheckpointSpec", "memory")})
 MAX_KEYS = 1024
 """Bound on mappings, for the cost estimate that newer servers make of every rule."""
 

@@ -1,14 +1,16 @@
 """TrainingJob and Intervention as a real API server keeps them: defaults, refusals, status, scale, columns."""
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from apiserver import ApiServer, Refused
 from cluster_asks import explained, kubectl, until_served
-from helmchart import CHART, HelmChart
+from helmchart import HelmChart
 from invalid_specs import BASE
+from patience import patient
 from pydantic import TypeAdapter
 from yaml import safe_load
 
@@ -220,10 +222,47 @@ def test_an_intervention_is_kept_with_its_outcome(here: str, cluster: ApiServer)
         cluster.call("POST", path, {**body, "spec": {**body["spec"], "action": "Explode"}})
 
 
-def test_an_older_server_is_not_given_rules_it_would_refuse(jobs: str, cluster: ApiServer) -> None:
-    """Applied on the server's side, an unknown field of a definition is refused before 1.25."""
-    version = cluster.call("GET", "/version")
-    assert int(version["minor"].rstrip("+")) < 25, "this server knows rules: test them here instead"
-    assert "x-kubernetes-validations" in (CHART / "templates/crds/trainingjobs.yaml").read_text()
-    made = cluster.call("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/trainingjobs.holdfast.dev")
-    assert "x-kubernetes-validations" not in json.dumps(made)
+def test_the_rules_of_the_definitions_are_there(jobs: str, cluster: ApiServer) -> None:
+    with pytest.raises(Refused, match="write at most the value of max") as caught:
+        cluster.call("POST", jobs, _job(nodes={"min": 2, "max": 1}))
+    assert "spec.nodes.min" in str(caught.value)
+
+
+def test_a_job_that_is_older_than_a_rule_can_be_changed_and_wound_up(jobs: str, cluster: ApiServer) -> None:
+    """What was wrong before stays as it was; a change of it has to be right."""
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/trainingjobs.holdfast.dev"
+    whole = cluster.call("GET", path)
+    older = json.loads(json.dumps(whole["spec"]))
+    spec = older["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    del spec["properties"]["nodes"]["x-kubernetes-validations"]
+    merge = "application/merge-patch+json"
+    try:
+        cluster.call("PATCH", path, {"spec": older}, content=merge)
+        until_taken = patient(30.0)
+        ends = time.monotonic() + until_taken
+        while True:
+            try:
+                cluster.call("POST", jobs, _job(nodes={"min": 2, "max": 1}))
+                break
+            except Refused:
+                assert time.monotonic() < ends, "the older definition is not served"
+                time.sleep(0.2)
+    finally:
+        cluster.call("PATCH", path, {"spec": whole["spec"]}, content=merge)
+    other = {**_job(nodes={"min": 2, "max": 1})}
+    other["metadata"] = {"name": "other"}
+    ends = time.monotonic() + patient(30.0)
+    while True:
+        try:
+            cluster.call("POST", f"{jobs}?dryRun=All", other)
+        except Refused:
+            break
+        assert time.monotonic() < ends, "the rules are not served again"
+        time.sleep(0.2)
+    held = cluster.call("PATCH", f"{jobs}/gpt", {"metadata": {"finalizers": ["example.com/x"]}}, content=merge)
+    cluster.call("PATCH", f"{jobs}/gpt", {"spec": {"suspend": True}}, content=merge)
+    cluster.call("PATCH", f"{jobs}/gpt/status", {"status": {"phase": "Invalid"}}, content=merge)
+    assert held["metadata"]["finalizers"] == ["example.com/x"]
+    with pytest.raises(Refused, match="write at most the value of max"):
+        cluster.call("PATCH", f"{jobs}/gpt", {"spec": {"nodes": {"min": 3}}}, content=merge)
+    cluster.call("PATCH", f"{jobs}/gpt", {"metadata": {"finalizers": None}}, content=merge)

@@ -131,10 +131,11 @@ async def test_an_intervention_on_an_invalid_job_is_refused_while_the_watchdog_i
 ) -> None:
     operator.start()
     await watchdog.close()
-    await cluster.apply(nodes={"min": 3, "max": 2})
+    prices = [{"gpu": "A", "gpuHour": 1}, {"gpu": "A", "gpuHour": 3}]
+    await cluster.apply(cost={"gpuHour": 2, "prices": prices})
     await ask(cluster, "one")
     status = await until(cluster, "one", "Refused")
-    why = "the job is Invalid: spec.nodes.min: 3 is not accepted; write at most 2, the value of max, or raise max"
+    why = "the job is Invalid: spec.cost.prices[1].gpuHour: 3.0 is not accepted; say the price of A once"
     assert status["outcome"] == f"{why}; correct the spec and apply it again"
     assert watchdog.interventions == []
     await watchdog.open()

@@ -243,33 +243,33 @@ BAD_SPECS: list[tuple[dict[str, Any], str]] = [
     ({"nodes": {"max": 1.5}}, f"spec.nodes.max: 1.5 is not accepted; {WHOLE}"),
     (
         {"nodes": {"min": 3, "max": 2}},
-        "spec.nodes.min: 3 is not accepted; write at most 2, the value of max, or raise max",
+        "spec.nodes.min: 3 is not accepted; write at most the value of max, or raise max (2)",
     ),
     ({"nodes": {"spares": -1}}, "spec.nodes.spares: -1 is not accepted; write a number of at least 0"),
     ({"nodes": [1, 2]}, "spec.nodes: [1, 2] is not accepted; write a mapping of names to values"),
     ({"processesPerNode": 0}, "spec.processesPerNode: 0 is not accepted; write a number of at least 1"),
     (
         {"nodes": {"min": 3, "max": 4}, "processesPerNode": 2, "parallelism": {"tensor": 4}},
-        "spec.nodes.min: 3 is not accepted; 3 x 2 processes do not divide by 4 (parallelism.tensor x "
-        "context x pipeline); choose a number of nodes that does",
+        "spec.nodes.min: 3 is not accepted; choose nodes whose processes divide by parallelism.tensor x "
+        "context x pipeline (3 x 2 by 4)",
     ),
     (
         {"nodes": {"min": 2, "max": 3}, "parallelism": {"pipeline": 2}},
-        "spec.nodes.max: 3 is not accepted; 3 x 1 processes do not divide by 2 (parallelism.tensor x "
-        "context x pipeline); choose a number of nodes that does",
+        "spec.nodes.max: 3 is not accepted; choose nodes whose processes divide by parallelism.tensor x "
+        "context x pipeline (3 x 1 by 2)",
     ),
     (
         {"nodes": {"min": 2, "max": 6}, "parallelism": {"replicaGroupNodes": 4}},
-        "spec.nodes.min: 2 is not accepted; write a multiple of 4, which is parallelism.replicaGroupNodes",
+        "spec.nodes.min: 2 is not accepted; write a multiple of parallelism.replicaGroupNodes (4)",
     ),
     (
         {"nodes": {"min": 4, "max": 6}, "parallelism": {"replicaGroupNodes": 4}},
-        "spec.nodes.max: 6 is not accepted; write a multiple of 4, which is parallelism.replicaGroupNodes",
+        "spec.nodes.max: 6 is not accepted; write a multiple of parallelism.replicaGroupNodes (4)",
     ),
     (
         {"nodes": {"min": 6, "max": 6}, "parallelism": {"tensor": 2, "replicaGroupNodes": 3}},
-        "spec.parallelism.replicaGroupNodes: 3 is not accepted; write a number of nodes that holds whole models "
-        "of 2 ranks (tensor x context x pipeline)",
+        "spec.parallelism.replicaGroupNodes: 3 is not accepted; write nodes that hold whole models: their "
+        "processes divide by tensor x context x pipeline (2)",
     ),
     (
         {

@@ -1,6 +1,17 @@
 import msgspec
 import pytest
-from invalid_specs import BASE, IN_A_CLUSTER, INVALID_SPECS, READING, Invalid, Stop, stopped_by
+from invalid_specs import (
+    AT_APPLY,
+    BASE,
+    BY_DRY_RUN,
+    IN_A_CLUSTER,
+    INVALID_SPECS,
+    LATER_IN_A_CLUSTER,
+    LATER_READING,
+    READING,
+    Invalid,
+    ToldBy,
+)
 from operator_builders import NOW, OPTIONS, job_object, observed, spec_of
 
 from holdfast.api.errors import InvalidSpec
@@ -15,13 +26,20 @@ def named(given: Invalid) -> str:
     return given.name
 
 
+TABLE = (*INVALID_SPECS, *BY_DRY_RUN)
+
+
 def test_the_table_is_long_and_its_names_are_unique() -> None:
-    assert len(INVALID_SPECS) >= 50
-    assert len({each.name for each in INVALID_SPECS}) == len(INVALID_SPECS)
+    assert len(TABLE) >= 70 + 49
+    assert len({each.name for each in TABLE}) == len(TABLE)
 
 
-def test_every_place_where_one_ends_has_an_example() -> None:
-    assert {stopped_by(each) for each in INVALID_SPECS} == set(Stop)
+def test_everybody_who_tells_has_an_example() -> None:
+    assert {each.told_by for each in TABLE} == set(ToldBy)
+
+
+def test_whatever_is_not_told_when_it_is_applied_has_its_reason() -> None:
+    assert [each.name for each in TABLE if bool(each.why) == (each.told_by in AT_APPLY)] == []
 
 
 def test_the_job_they_all_differ_from_is_valid() -> None:
@@ -30,14 +48,14 @@ def test_the_job_they_all_differ_from_is_valid() -> None:
     assert "entrypoint: [train.py]" in BASE
 
 
-@pytest.mark.parametrize("given", READING, ids=named)
+@pytest.mark.parametrize("given", [*READING, *LATER_READING], ids=named)
 def test_a_spec_that_cannot_be_read_names_field_value_and_fix(given: Invalid) -> None:
     with pytest.raises(InvalidSpec) as refused:
         read_trainingjob(given.document())
     assert given.says in [str(problem) for problem in refused.value.problems]
 
 
-@pytest.mark.parametrize("given", IN_A_CLUSTER, ids=named)
+@pytest.mark.parametrize("given", [*IN_A_CLUSTER, *LATER_IN_A_CLUSTER], ids=named)
 def test_a_template_that_cannot_be_used_names_field_value_and_fix(given: Invalid) -> None:
     job = read_trainingjob(given.document())
     assert given.says in [str(problem) for problem in check_template(job)]

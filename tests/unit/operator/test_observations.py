@@ -79,6 +79,7 @@ def test_a_nodes_state_is_told_from_its_condition_and_taints(given: Node, state:
         (Toleration("other", "Exists"), False),
         (Toleration("spot", "Exists", effect="NoSchedule"), False),
         (Toleration("spot", "Exists", toleration_seconds=300), False),
+        (Toleration("spot", "Gt", "1"), False),
     ],
 )
 def test_a_taint_that_the_pods_tolerate_for_good_drains_nothing(toleration: Toleration, stays: bool) -> None:

@@ -3,13 +3,14 @@
 Unknown is a state: a node that says nothing is neither ready nor not.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 
 from holdfast.api.cordon import CORDON_TAINT, CORDONED_BY, read_cordoned_by
 from holdfast.api.plan import NodeState, Plan
 from holdfast.operator.decide.action import Action, Cordon, Uncordon
 from holdfast.operator.decide.observed import Cordoning, Options
-from holdfast.operator.decide.template import Toleration
+from holdfast.operator.decide.template import COMPARES, INTEGER, Toleration
 from holdfast.operator.kube.objects import OUR_PREFIX, Node, Taint
 
 # The node's condition says these first, and says more.
@@ -89,4 +90,16 @@ def _matches(toleration: Toleration, taint: Taint) -> bool:
         return False
     if toleration.operator == "Exists":
         return toleration.key in ("", taint.key)
+    if toleration.operator in COMPARES:
+        return toleration.key == taint.key and _compares(toleration, taint)
     return (toleration.key, toleration.value) == (taint.key, taint.value)
+
+
+def _compares(toleration: Toleration, taint: Taint) -> bool:
+    """Whether the taint's number is above (Gt) or below (Lt) the toleration's. What is no number matches nothing.
+    Source: https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/ (numeric comparison)
+    """
+    if not re.search(INTEGER, toleration.value) or not re.search(INTEGER, taint.value):
+        return False
+    asked, there = int(toleration.value), int(taint.value)
+    return there > asked if toleration.operator == "Gt" else there < asked
