@@ -296,7 +296,7 @@ class JobSpec(Section):
     @model_validator(mode="after")
     def _each_process_has_a_gpu(self) -> Self:
         wanted, gpus = self.processes_per_node, gpus_of(self.template)
-        if wanted and gpus and wanted > gpus:
+        if wanted and gpus and not isinstance(gpus, Uncounted) and wanted > gpus:
             raise contradiction("processesPerNode", wanted, f"{TOO_FEW_GPUS_FIX} ({gpus})")
         return self
 

@@ -9,6 +9,7 @@ Source: https://kubernetes.io/docs/reference/using-api/cel/
 import re
 from typing import Any, Final
 
+from holdfast.api.gpus import TRAINER
 from holdfast.operator.celrules import RULES, Rule, rules
 from holdfast.operator.decide.template import (
     COMPARES,
@@ -21,7 +22,6 @@ from holdfast.operator.decide.template import (
     RESERVED_PATHS,
     RESERVED_VOLUMES,
     TOLERATION_OPERATORS,
-    TRAINER,
     Fix,
 )
 from holdfast.operator.kube.objects import OUR_PREFIX, SHM_SIZE

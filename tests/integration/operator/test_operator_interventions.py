@@ -98,7 +98,7 @@ async def test_a_pending_intervention_is_asked_about_until_it_is_answered(
     [
         ({"action": "Evict"}, "node is needed by Evict, Return and Test"),
         ({"action": "Explode"}, 'Unsupported value: "Explode"'),
-        ({"step": 0, "action": "Rewind", "node": "node-1"}, "node is needed by Evict, Return and Test, and read by no"),
+        ({"action": "Rewind", "step": 0, "node": "node-1"}, "node is needed by Evict, Return and Test"),
     ],
     ids=["without its node", "of no such action", "with a node that nobody reads"],
 )
