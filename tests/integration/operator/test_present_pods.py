@@ -125,12 +125,12 @@ async def test_pods_that_gates_hold_are_said_to_be_held_and_not_to_find_no_place
 
 
 LIMITED: dict[str, Manifest] = {
-    "of the pod": template(resources={"limits": {"memory": "1Gi", "cpu": "2"}}),
-    "beside a sidecar": template(
+    "of-the-pod": template(resources={"limits": {"memory": "1Gi", "cpu": "2"}}),
+    "beside-a-sidecar": template(
         trainer={"resources": {"limits": {"memory": "1Gi"}}},
         initContainers=[{"name": "mesh", "image": "mesh:test", "restartPolicy": "Always"}],
     ),
-    "beside a monitor": template(
+    "beside-a-monitor": template(
         {"name": "monitor", "image": "dcgm:test"}, trainer={"resources": {"limits": {"memory": "1Gi"}}}
     ),
 }
@@ -153,9 +153,9 @@ async def test_a_pods_own_limit_of_memory_is_told_as_such_and_its_place_is_free(
     ended = {"name": "trainer", "state": {"terminated": killed | {"finishedAt": "2026-01-01T01:00:00Z"}}}
     runs = {"state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
     status: Manifest = {"containerStatuses": [_status(ended)]}
-    if limited == "of the pod":
+    if limited == "of-the-pod":
         status["phase"] = "Failed"
-    elif limited == "beside a sidecar":
+    elif limited == "beside-a-sidecar":
         status["initContainerStatuses"] = [_status({"name": "mesh", **runs})]
     else:
         status["containerStatuses"].append(_status({"name": "monitor", **runs}))
@@ -176,14 +176,14 @@ async def test_the_next_pod_keeps_away_from_a_node_whose_kubelet_refused_one(
     cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess
 ) -> None:
     await add_nodes(kubelet, 3)
+    kubelet.start_delay_s = 3600.0
     operator.start()
     await cluster.apply()
-    await kubelet.wait_running(2)
+    await kubelet.wait("bound", lambda pods: "gpt-0" in pods and pods["gpt-0"].node != "")
     refusing = kubelet.pods["gpt-0"].node
     refused = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "Pod was rejected: no GPU"}
     path = f"/api/v1/namespaces/{cluster.namespace}/pods/gpt-0/status"
-    patch = {"status": {**refused, "containerStatuses": None}}
-    await cluster.api.call("PATCH", path, patch, content="application/merge-patch+json")
+    await cluster.api.call("PATCH", path, {"status": refused}, content="application/merge-patch+json")
     pods = await cluster.until_pods("gpt-1", "gpt-2")
     affinity = pods["gpt-2"]["spec"]["affinity"]["nodeAffinity"]
     (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
