@@ -40,6 +40,11 @@ def _entries(rule: Rule) -> Iterator[tuple[str, Any]]:
     yield "message", rule.fix
 
 
+def accessor(name: str) -> str:
+    """A field of this name, as CEL writes it after a dot."""
+    return name.replace(".", "__dot__").replace("/", "__slash__").replace("-", "__dash__")
+
+
 def milliseconds(text: str) -> str:
     """CEL for the milliseconds of a duration such as 1h30m; CEL's own durations know no days."""
     sizes = {"d": 86_400_000.0, "h": 3_600_000.0, "ms": 1.0, "m": 60_000.0, "s": 1000.0}

@@ -28,7 +28,7 @@ from holdfast.api.trainingjob import (
     WHOLE_MODELS_FIX,
     JobSpec,
 )
-from holdfast.operator.celrules import RULES, Rule, milliseconds, rules
+from holdfast.operator.celrules import RULES, Rule, accessor, milliseconds, rules
 from holdfast.operator.crdschema import Half, Schema, structural
 from holdfast.operator.decide.template import (
     NAME_LENGTH_FIX,
@@ -37,7 +37,7 @@ from holdfast.operator.decide.template import (
     SERVICE_NAME,
     SERVICE_NAME_FIX,
 )
-from holdfast.operator.podschema import of_trainer, pod_template
+from holdfast.operator.podschema import GPUS, of_trainer, pod_template
 
 GROUP, VERSION = API_VERSION.split("/")
 TEMPLATES = Path("helm/holdfast/templates/crds")
@@ -130,11 +130,12 @@ _NO_GROUP = f"!has({_GROUP})"
 _COUNTED = "has(self.processesPerNode)"
 
 
-_LIMITS = "t.resources.limits"
-_GPUS = f"{_LIMITS}.filter(k, k.endsWith('/gpu') && string({_LIMITS}[k]).matches('^[0-9]{{1,9}}$'))"
+_COUNTS = " + ".join(
+    f"(has({count}) && string({count}).matches('^[0-9]{{1,9}}$') ? int({count}) : 0)"
+    for count in (f"t.resources.limits.{accessor(name)}" for name in GPUS)
+)
 _ENOUGH_GPUS = (
-    f"!has(t.resources) || !has({_LIMITS}) || size({_GPUS}) == 0 || "
-    f"{_GPUS}.map(k, int({_LIMITS}[k])).sum() >= self.processesPerNode"
+    f"!has(t.resources) || !has(t.resources.limits) || {_COUNTS} == 0 || {_COUNTS} >= self.processesPerNode"
 )
 
 

@@ -31,6 +31,8 @@ Schema = dict[str, Any]
 OPEN: Final = {"x-kubernetes-preserve-unknown-fields": True}
 # More than any pod has, for the estimate that the server makes of what a rule may cost.
 CONTAINERS_MAX: Final = 64
+GPUS: Final = ("nvidia.com/gpu", "amd.com/gpu")
+"""Resources that are looked at; of others a quantity may be written as anything that Kubernetes takes."""
 ENTRIES_MAX: Final = 1024
 TEXT_MAX: Final = 4096
 
@@ -111,12 +113,8 @@ def _container(*, is_init: bool) -> Schema:
     restart = _object(
         "What an exit code leads to.", {"action": _text("Restart, RestartAllContainers.", maxLength=64)}
     )
-    limits = {
-        "type": "object",
-        "description": "Quantities by resource.",
-        "additionalProperties": {"x-kubernetes-int-or-string": True, "maxLength": 64},
-        "maxProperties": 64,
-    }
+    count = {"x-kubernetes-int-or-string": True, "maxLength": 64, "description": "How many."}
+    limits = _object("Quantities by resource.", dict.fromkeys(GPUS, count))
     properties = {
         "name": name,
         "image": _text("What it runs."),

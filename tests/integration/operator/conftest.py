@@ -17,7 +17,6 @@ def defined(apiserver: ApiServer) -> ApiServer:
     """The API server, TrainingJobs known to it."""
     for definition in definitions().values():
         try:
-            # Created, not applied: a server this old refuses to apply rules it does not know, and drops them here.
             apiserver.call("POST", CRDS, definition)
         except Refused as refused:
             if refused.code != 409:
