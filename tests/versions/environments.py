@@ -27,7 +27,7 @@ TOOLS: Final = (
 """What tests need besides."""
 TESTS: Final = (
     *("tests/unit/trainer", "tests/unit/checkpoint"),
-    *("tests/integration/trainer/test_reentry.py", "tests/integration/trainer/test_bytes_example.py"),
+    *("tests/integration/trainer/test_reentry.py", "tests/integration/trainer/test_run_without_launcher.py"),
     *("tests/integration/convert/test_convert_formats.py", "tests/integration/layouts/test_layouts_training.py"),
 )
 """What tells whether training works: names, groups and caches, shards, formats, and processes that enter again."""
