@@ -132,7 +132,7 @@ def test_the_spec_is_read_with_what_was_counted() -> None:
     assert isinstance(found, TrainingJob)
     assert found.spec.local_size() == 8
     whole = read(job_object(spec=claiming(parallelism={"tensor": 16}, nodes={"min": 1, "max": 2})), 8)
-    assert "1 x 8 processes do not divide by 16" in str(whole)
+    assert "(1 x 8 by 16)" in str(whole)
 
 
 def test_a_spec_that_nobody_counts_is_refused_with_all_that_is_wrong() -> None:

@@ -14,7 +14,7 @@ FOLDERS = (
     "examples",
     "release",
 )
-MODULE_LINES_MAX = 500
+MODULE_LINES_MAX = 900  # a module is a subject, not a size
 FUNCTION_LINES_MAX = 60
 PARAMETERS_MAX = 6
 # A constructor or public entry point whose parameters are the words of its users, all keyword-only.

@@ -191,7 +191,7 @@ def changes_in_s(ctx: Context) -> float | None:
     waits = [left_s for pod in ctx.pods.live if (left_s := late_in_s(pod, ctx.now))]
     waits += [left_s for _, left_s in _joining(ctx) if left_s]
     # How pods crash is seen without the watchdog, and also of a job that no pod is made for now.
-    if ctx.crash_loop.changes_at is not None:
+    if ctx.crash_loop.changes_at is not None and ctx.ended is None:
         waits.append(max(0.0, ctx.crash_loop.changes_at - ctx.now))
     if not ctx.connected and ctx.observed.heard_age_s <= SILENT_S:
         waits.append(SILENT_S - ctx.observed.heard_age_s)
