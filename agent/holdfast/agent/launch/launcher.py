@@ -353,9 +353,8 @@ class Launcher:
         if worker is None:
             return
         now, start = time.monotonic(), worker.start
-        run = self._logs.end(
-            message.pid, f"signal {message.signal}" if message.signal else f"exit code {message.exit_code}"
-        )
+        how = f"signal {message.signal}" if message.signal else f"exit code {message.exit_code}"
+        run = self._logs.end(message.pid, how)
         written = "" if message.exit_code == 0 else logs.ending(worker.path, since=worker.offset)
         raised = raised_in(written) if message.exit_code else None
         exit = WorkerExited(
