@@ -66,8 +66,8 @@ async def test_resources_that_are_none_are_refused_when_the_operator_starts(oper
     operator.start('--policy-check-resources={"limits": {"cpu": "much"}}')
 
     async def ended() -> bool:
-        return operator.exit_code() is not None
+        return operator.exit_code is not None
 
     await eventually("its end", ended)
-    assert operator.exit_code() == 3
+    assert operator.exit_code == 3
     assert "--policy-check-resources limits.cpu: 'much' is not accepted" in operator.log.read_text()
