@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from operator_rig import Cluster, OperatorProcess, condition, job_manifest
+from operator_rig import Cluster, OperatorProcess, condition, eventually, job_manifest
 
 pytestmark = pytest.mark.kubernetes
 
@@ -60,3 +60,14 @@ async def test_a_job_that_has_not_what_a_quota_counts_is_told_so_by_the_containe
     assert "failed quota: q: must specify" in says
     assert f"limits.{left_out}" in says
     assert "trainer" in says
+
+
+async def test_resources_that_are_none_are_refused_when_the_operator_starts(operator: OperatorProcess) -> None:
+    operator.start('--policy-check-resources={"limits": {"cpu": "much"}}')
+
+    async def ended() -> bool:
+        return operator.exit_code is not None
+
+    await eventually("its end", ended)
+    assert operator.exit_code == 3
+    assert "--policy-check-resources limits.cpu: 'much' is not accepted" in operator.log.read_text()
