@@ -132,6 +132,7 @@ def test_every_dtype_and_shape_survives_all_formats_in_turn(
         assert_equal(compare(whole, source))
 
 
+@pytest.mark.filterwarnings("ignore:.*parse (tensor )?invariant")  # of torch, as the test makes and loads one
 def test_a_file_of_torch_save_holds_what_was_nested_and_loads_without_code(tmp_path: Path) -> None:
     state = {
         "model": {"a.b": torch.randn(4, 3).t(), "tied": torch.ones(2)},

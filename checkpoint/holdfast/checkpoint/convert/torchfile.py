@@ -8,6 +8,7 @@ dots. But for what is empty, these are the names that torch.distributed.checkpoi
 import io
 import os
 import pickle
+import warnings
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -91,10 +92,13 @@ class TorchSource:
 
     def __init__(self, path: Path) -> None:
         try:
-            try:  # Mapped, where the file is not of the oldest kind: a tensor takes memory while it is copied.
-                state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-            except RuntimeError:
-                state = torch.load(path, map_location="cpu", weights_only=True)
+            with warnings.catch_warnings():
+                # Whether a sparse tensor is checked is said by torch 2.11 where it is not, by 2.14 where it is.
+                warnings.filterwarnings("ignore", r"(?i).*sparse (tensor )?invariant")
+                try:  # Mapped, where the file is not of the oldest kind: a tensor takes memory while it is copied.
+                    state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+                except RuntimeError:
+                    state = torch.load(path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:
             raise Unfit(f"{path} is not made of plain values and tensors: {error}") from error
         except (RuntimeError, EOFError) as error:
