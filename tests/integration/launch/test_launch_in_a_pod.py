@@ -125,6 +125,7 @@ async def test_being_refused_and_being_started_wrongly_leave_a_message_too(nodes
         assert log.read_text().startswith("--nnodes: 'none' is not accepted")
 
 
+@pytest.mark.needs("namespaces")
 async def test_a_run_directory_that_cannot_be_written_is_named(
     watchdog: FakeWatchdog, nodes: Nodes, tmp_path: Path
 ) -> None:

@@ -7,11 +7,14 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 from fake_watchdog import JOB, TOKEN, FakeWatchdog
 from launch_harness import SCRIPTS, Node, Nodes, line_in, no_process_left
 from patience import patient
 
 from holdfast.api.membership import Join, RoundEntered, Warmed, WorkerExited
+
+pytestmark = pytest.mark.long
 
 DDP = str(SCRIPTS / "ddp.py")
 

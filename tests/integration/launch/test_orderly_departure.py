@@ -7,11 +7,14 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 from fake_watchdog import TOKEN, FakeWatchdog
 from launch_harness import SCRIPTS, Node, Nodes, is_alive, line_in
 
 from holdfast.api.membership import Departing, Join, Leave, RoundEntered
 from holdfast.api.workeroutput import WorkerOutput
+
+pytestmark = pytest.mark.long
 
 WAITS = ("--no-python", sys.executable, str(SCRIPTS / "waits.py"))
 GRACE_S = 25

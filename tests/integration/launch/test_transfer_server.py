@@ -20,6 +20,8 @@ from holdfast.api.round import Restore, Round
 from holdfast.checkpoint.memory.peers import Peer
 from holdfast.checkpoint.memory.protocol import ProtocolError, Which
 
+pytestmark = pytest.mark.long
+
 ATTACHES = ("--no-python", sys.executable, str(SCRIPTS / "attaches.py"))
 OWNER = "life-1"
 PATIENCE_S = patient(30.0)

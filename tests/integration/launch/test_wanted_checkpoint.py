@@ -21,7 +21,7 @@ from holdfast.api.membership import (
 )
 from holdfast.api.round import Entry, Restore, Tier
 
-pytestmark = pytest.mark.usefixtures("warm_runs")  # it is about what comes after a start
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("warm_runs")]  # it is about what comes after a start
 SAVES = str(SCRIPTS / "saves.py")
 MEMBERS = ("a", "b")
 
