@@ -35,7 +35,9 @@ BUSY = "while True: pass"
 
 @dataclass
 class LayerOfRun:
-    """How one layer of a run ended. `tests` are those that failed or took longest, with seconds by the clock."""
+    """How one layer of a run ended. `tests` are those that failed, also where a second try passed, or took longest,
+    with seconds by the clock.
+    """
 
     code: int
     wall_s: float
@@ -91,7 +93,7 @@ def noted(ended: Ended, folder: Path) -> LayerOfRun:
     except (OSError, ValueError, LookupError):
         return of
     slowest = sorted(tests, key=lambda test: -tests[test]["wall_s"])
-    of.failed = [test for test in tests if tests[test]["failed"]]
+    of.failed = [test for test in tests if tests[test]["failed"] or tests[test]["run_again"]]
     of.tests = {
         test: round(tests[test]["wall_s"], 1)
         for place, test in enumerate(slowest)

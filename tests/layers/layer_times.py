@@ -41,12 +41,13 @@ class Spent:
 
 @dataclass
 class TestRecord:
-    """How one test ended and what it took, its fixtures included."""
+    """How one test ended and what it took, its fixtures included. `run_again`: a run failed and did not count."""
 
     __test__ = False  # for pytest, which looks for tests by their names
     wall_s: float = 0.0
     cpu_s: float = 0.0
     failed: bool = False
+    run_again: bool = False
 
 
 @dataclass
@@ -63,10 +64,11 @@ class LayerTimes:
     tests: dict[str, TestRecord] = field(default_factory=dict)
     not_proved: list[dict[str, Any]] = field(default_factory=list)
 
-    def add(self, test: str, *, wall_s: float, cpu_s: float, ends_test: bool, failed: bool = False) -> None:
+    def add(self, test: str, *, wall_s: float, cpu_s: float, ends_test: bool, outcome: str = "passed") -> None:
         """One report of a test, of which there are three: of its setup, itself, and what it tears down."""
         record = self.tests.setdefault(test, TestRecord())
-        record.failed |= failed
+        record.failed |= outcome == "failed"
+        record.run_again |= outcome == "rerun"
         spent = self.files.setdefault(test.split("::")[0], Spent())
         spent.tests += ends_test
         for each in (record, spent):
@@ -163,12 +165,12 @@ class LayerReport:
             wall_s=report.duration,
             cpu_s=getattr(report, "cpu_s", 0.0),
             ends_test=report.when == "teardown",
-            failed=report.failed,
+            outcome=report.outcome,
         )
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self.times.add(report.nodeid, wall_s=0.0, cpu_s=0.0, ends_test=False, failed=True)
+            self.times.add(report.nodeid, wall_s=0.0, cpu_s=0.0, ends_test=False, outcome="failed")
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:

@@ -57,6 +57,9 @@ class Layer:
 
 
 PYTEST = str(BIN / "pytest")
+# On two cores, beside two other layers, a test of real processes can miss a limit that is not what it is about. It
+# runs once more, whole; the third such test of a layer fails at once.
+AGAIN = ("--reruns", "1", "--max-suite-reruns", "2", "--rerun-show-tracebacks")
 
 
 def pytest_layer(
@@ -140,7 +143,7 @@ ROOT_AND_KUBERNETES = f"{KUBERNETES}, and root"
 # The lowest versions of all that is installed, in an environment of its own: minutes, and gigabytes for a while.
 LOWEST = Layer(
     "lowest",
-    (sys.executable, "tests/versions/lowest.py"),
+    (str(BIN / "python"), "tests/versions/lowest.py"),
     (INSTALL.name,),
     QUICK,
     not_here="downloads the oldest torch that is supported: gigabytes",
@@ -158,24 +161,28 @@ WHOLE = (
         after=(),
         not_here=ROOT_AND_KUBERNETES,
     ),
-    pytest_layer("kubernetes", "-m", "kubernetes", folder="integration", needs=(BUILD.name,), not_here=KUBERNETES),
-    pytest_layer("integration", "-m", "not kubernetes", "--keeps", "80", *BY_FILE),
+    pytest_layer(
+        "kubernetes", "-m", "kubernetes", *AGAIN, folder="integration", needs=(BUILD.name,), not_here=KUBERNETES
+    ),
+    pytest_layer("integration", "-m", "not kubernetes", "--keeps", "80", *BY_FILE, *AGAIN),
     # What the operator does depends on the release that it meets.
     pytest_layer(
         "kubernetes-oldest",
-        *("-m", "kubernetes"),
+        *("-m", "kubernetes", *AGAIN),
         folder="integration/operator",
         needs=(OLDEST_BUILD.name,),
         not_here=KUBERNETES,
         environment=("HOLDFAST_TEST_KUBERNETES=oldest",),
     ),
-    pytest_layer("tenants", needs=(BUILD.name,), not_here=KUBERNETES),
+    pytest_layer("tenants", *AGAIN, needs=(BUILD.name,), not_here=KUBERNETES),
     LOWEST,
     pytest_layer("sim"),
     pytest_layer("contract", needs=(MLFLOW.name,)),
     pytest_layer("judge", needs=(JUDGE.name,)),
-    pytest_layer("browser", needs=(CHROMIUM.name,), not_here="needs root, and a browser of Debian's packages"),
-    pytest_layer("slurm", needs=(SLURM.name,), not_here="needs root, and Slurm of Debian's packages"),
+    pytest_layer(
+        "browser", *AGAIN, needs=(CHROMIUM.name,), not_here="needs root, and a browser of Debian's packages"
+    ),
+    pytest_layer("slurm", *AGAIN, needs=(SLURM.name,), not_here="needs root, and Slurm of Debian's packages"),
     FUZZ,
 )
 SETUP = (BUILD, CONTAINERD, OLDEST_BUILD, IMAGES, JUDGE, CHROMIUM, SLURM, MLFLOW)
@@ -228,6 +235,7 @@ class Running:
             took_s,
             max(usage.ru_utime + usage.ru_stime, self._noted("cpu_s", 0.0)),
             tuple(NotProved(self.layer.name, **each) for each in self._noted("not_proved", ())),
+            sum(test["run_again"] for test in self._noted("tests", {}).values()),
         )
 
     def _noted(self, what: str, otherwise: Any) -> Any:
@@ -258,17 +266,21 @@ class NotProved:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a layer ended: its exit status, or minus the signal that ended it; and what it left out."""
+    """How a layer ended: its exit status, or minus the signal that ended it; what it left out, and how many tests
+    were run again.
+    """
 
     name: str
     code: int
     wall_s: float
     cpu_s: float
     not_proved: tuple[NotProved, ...] = ()
+    run_again: int = 0
 
     def row(self) -> str:
         waiting = max(0.0, 1.0 - self.cpu_s / self.wall_s) if self.wall_s else 0.0
         how = "passed" if self.code == 0 else f"FAILED ({self.code})"
+        how += f", {self.run_again} RUN AGAIN" if self.run_again else ""
         return f"{self.wall_s:9.1f} {self.cpu_s:8.1f} {waiting:8.0%}  {self.name}: {how}"
 
 

@@ -108,7 +108,7 @@ def test_max_follows_min_when_only_min_is_given() -> None:
 
 @pytest.mark.parametrize(
     ("limits", "expected"),
-    [({"nvidia.com/gpu": 8}, 8), ({"nvidia.com/gpu": "4"}, 4), ({"cpu": "4"}, 1), ({"nvidia.com/gpu": "many"}, 1)],
+    [({"nvidia.com/gpu": 8}, 8), ({"nvidia.com/gpu": "4"}, 4), ({"cpu": "4"}, 1)],
 )
 def test_processes_per_node_default_to_the_gpus_the_pod_asks_for(limits: dict[str, Any], expected: int) -> None:
     containers = [{"name": "sidecar"}, {"name": "trainer", "resources": {"limits": limits}}]

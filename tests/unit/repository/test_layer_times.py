@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from layer_times import LayerTimes, Spent, read
+from layers import AGAIN
 
 BUSY = """
 import subprocess, sys, time
@@ -38,6 +39,15 @@ def pytest_configure(config):
     needs.watch_needs(config)
     layer_times.watch_times(config)
 """
+FAILS_ONCE = """
+import pathlib, pytest
+@pytest.mark.parametrize("number", range(3))
+def test_fails_at_first(number):
+    seen = pathlib.Path(f"seen-{number}")
+    was_there = seen.exists()
+    seen.touch()
+    assert was_there, f"first time of {number}"
+"""
 LAYERS = Path(__file__).parents[2] / "layers"
 
 
@@ -67,6 +77,22 @@ def test_a_run_says_which_file_worked_and_which_waited(tmp_path: Path, flags: tu
     assert idle.wall_s > 0.3
     assert idle.cpu_s < busy.cpu_s / 2
     assert layer.cpu_s > busy.cpu_s + idle.cpu_s  # imports and collection too
+
+
+def test_two_tests_of_a_layer_run_again_and_the_layer_counts_and_shows_them(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {LAYERS}\n")
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_fails.py").write_text(FAILS_ONCE)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--layer", "toy"]
+    command += ["-p", "pytest_rerunfailures", *AGAIN]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    assert ran.returncode == 1, ran.stdout  # the third
+    assert "1 failed, 2 passed, 2 rerun" in ran.stdout
+    assert "first time of 1" in ran.stdout  # of one that passed in the end
+    records = read(tmp_path / "build" / "tests" / "toy.json").tests.values()
+    assert (sum(each.run_again for each in records), sum(each.failed for each in records)) == (2, 1)
 
 
 def test_the_slowest_file_comes_first_and_the_layer_last() -> None:

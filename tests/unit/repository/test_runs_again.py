@@ -44,10 +44,13 @@ def test_it_goes_on_with_the_layers_that_its_last_run_lacks(
 
 
 def test_a_test_that_failed_and_those_that_take_long_are_read_from_what_the_layer_wrote(tmp_path: Path) -> None:
-    tests = {f"t::{number}": {"wall_s": number, "cpu_s": 1.0, "failed": number == 1} for number in range(40)}
+    tests = {
+        f"t::{number}": {"wall_s": number, "cpu_s": 1.0, "failed": number == 1, "run_again": number == 2}
+        for number in range(40)
+    }
     (tmp_path / "toy.json").write_text(json.dumps({"tests": tests}))
     of = noted(Ended("toy", 1, 2.0, 1.0), tmp_path)
-    assert of.failed == ["t::1"]
+    assert of.failed == ["t::1", "t::2"]
     assert set(of.tests) == {f"t::{number}" for number in range(21, 40)}
     assert noted(Ended("types", 0, 2.0, 1.0), tmp_path).tests == {}
 
