@@ -35,8 +35,8 @@ BUSY = "while True: pass"
 
 @dataclass
 class LayerOfRun:
-    """How one layer of a run ended. `tests` are those that failed, also where a second try passed, or took longest,
-    with seconds by the clock.
+    """How one layer of a run ended. `tests` are those that failed, also where a second try passed, or took
+    longest, with seconds by the clock.
     """
 
     code: int

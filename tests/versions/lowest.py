@@ -15,7 +15,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from environments import LOWEST, TOOLS, bounds, lay_over, make, pythons, run_tests
+from environments import LOWEST, TESTS, TOOLS, bounds, lay_over, make, pythons, run_tests
+
+# Before 2.13 torch keeps about two descriptors of each rank for every round that is entered in the same process.
+NOT_BEFORE_2_13 = "tests/integration/trainer/test_reentry.py::test_thirty_rounds_leave_nothing_behind"
 
 
 def installed(python: Path, version: str) -> Path:
@@ -47,7 +50,7 @@ def main() -> int:
     except subprocess.CalledProcessError as error:
         print(f"the lowest versions could not be installed: {error}", file=sys.stderr)
         return 2
-    status, _ = run_tests(over)
+    status, _ = run_tests(over, (*TESTS, "--deselect", NOT_BEFORE_2_13))
     return status
 
 
