@@ -122,7 +122,7 @@ class Reviews:
 
 # Whose a token is.
 
-# Which pod a bound token is of, and where that runs; an API server before 1.30 says no node.
+# Which pod a token is of, and where that runs; of one that was made for no pod neither is said.
 # Source: https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/#schema-for-service-account-private-claims
 POD_NAME = "authentication.kubernetes.io/pod-name"
 NODE_NAME = "authentication.kubernetes.io/node-name"
