@@ -45,7 +45,7 @@ class Layer:
     command: tuple[str, ...]
     needs: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
-    is_background: bool = False  # takes no place of another layer, and gives way to all
+    is_background: bool = False  # takes no place of another layer
     not_here: str = ""  # why an ordinary run leaves it out: what it needs
 
     def here(self) -> "Layer":
@@ -210,10 +210,9 @@ class Running:
         self.output = output
         self.started = time.monotonic()
         output.with_suffix(".json").unlink(missing_ok=True)
-        nice = ("nice", "-n", "10") if layer.is_background else ()
         with output.open("wb") as written:
             self.process = subprocess.Popen(
-                [*nice, *layer.command],
+                layer.command,
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=written,
