@@ -73,7 +73,7 @@ class _ClaimUse(_Shape, frozen=True):
 
 
 class _Resources(_Shape, frozen=True):
-    limits: dict[str, int | float | str] | None = None
+    limits: dict[str, int | float | str | None] | None = None  # null is a quantity of none
     claims: tuple[_ClaimUse, ...] | None = None
 
 
@@ -155,9 +155,13 @@ class ClaimRef:
 
 @dataclass(frozen=True, slots=True)
 class Uncounted:
-    """`why` the number of GPUs is not known, in words that follow a colon."""
+    """`why` the number of GPUs is not known, in words that follow a colon.
+
+    `perhaps_none`: nor is it known whether they are GPUs at all.
+    """
 
     why: str
+    perhaps_none: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,17 +175,30 @@ class Cluster:
 def gpus_of(template: object, cluster: Cluster | None = None) -> int | Uncounted:
     """GPUs of the trainer's container, 0 where it asks for none, or where nothing of the template can be read.
 
-    Without a `cluster` what a claim holds is not known.
+    Without a `cluster` what a claim holds is not known. Who asks for GPUs by a known name gets them by that alone:
+    what else it asks for, such as network devices by a claim, or a share of a GPU's memory, are none.
     """
+    named, counts = _counts(template, cluster)
+    unknown = next(
+        (each for each in counts if isinstance(each, Uncounted) and not (named and each.perhaps_none)), None
+    )
+    return unknown or sum(each for each in counts if isinstance(each, int))
+
+
+def most_gpus_of(template: object) -> int | None:
+    """More the trainer's container certainly does not get; None where nothing says, or it asks for none."""
+    _, counts = _counts(template, None)
+    numbers = [each for each in counts if isinstance(each, int)]
+    return sum(numbers) or None if len(numbers) == len(counts) else None
+
+
+def _counts(template: object, cluster: Cluster | None) -> tuple[bool, list[int | Uncounted]]:
+    """What is asked for, one by one, and whether there are GPUs by a known name."""
     if (read := _read(template)) is None:
-        return 0
+        return False, []
     spec, trainer = read
-    total = 0
-    for count in (*_by_name(trainer, cluster), *_by_claim(spec, trainer, cluster)):
-        if isinstance(count, Uncounted):
-            return count
-        total += count
-    return total
+    named = list(_by_name(trainer, cluster))
+    return any(isinstance(each, int) and each for each in named), [*named, *_by_claim(spec, trainer, cluster)]
 
 
 def asks_cluster(template: object) -> tuple[frozenset[ClaimRef], bool]:
@@ -219,11 +236,11 @@ def _by_name(trainer: _Container, cluster: Cluster | None) -> Iterator[int | Unc
         elif not is_gpu and LOOKS_LIKE.search(name):
             is_gpu = None
         if is_gpu is None:
-            yield Uncounted(f"whether one {name} is one GPU is not known here")
-        elif is_gpu and not _WHOLE.fullmatch(text := str(value)):
+            yield Uncounted(f"whether one {name} is one GPU is not known here", perhaps_none=True)
+        elif is_gpu and not _WHOLE.fullmatch(text := str(value or 0)):
             yield Uncounted(f"{text[:20]} of {name} is no whole number")
         elif is_gpu:
-            yield int(value)
+            yield int(value or 0)
 
 
 def _uses(spec: _Spec, trainer: _Container) -> Iterator[tuple[str, str, ClaimRef | Uncounted]]:
@@ -236,7 +253,8 @@ def _uses(spec: _Spec, trainer: _Container) -> Iterator[tuple[str, str, ClaimRef
         elif claim is not None and claim.resource_claim_name:
             ref = ClaimRef("ResourceClaim", claim.resource_claim_name)
         else:
-            ref = Uncounted(f"spec.template.spec.resourceClaims names no object for the claim {use.name}")
+            why = f"spec.template.spec.resourceClaims names no object for the claim {use.name}"
+            ref = Uncounted(why, perhaps_none=True)
         yield use.name, use.request, ref
 
 
@@ -248,15 +266,15 @@ def _by_claim(spec: _Spec, trainer: _Container, cluster: Cluster | None) -> Iter
             yield ref
             continue
         if cluster is None:
-            yield Uncounted(f"what {ref.kind} {ref.name} holds is known in its cluster alone")
+            yield Uncounted(f"what {ref.kind} {ref.name} holds is known in its cluster alone", perhaps_none=True)
             continue
         claim = cluster.claims.get(ref)
         if claim is None:
-            yield Uncounted(f"there is no {ref.kind} {ref.name} in the job's namespace")
+            yield Uncounted(f"there is no {ref.kind} {ref.name} in the job's namespace", perhaps_none=True)
             continue
         requests = [each for each in claim.devices.requests if wanted in ("", each.name)]
         if not requests:
-            yield Uncounted(f"{ref.kind} {ref.name} has no request {wanted or 'at all'}")
+            yield Uncounted(f"{ref.kind} {ref.name} has no request {wanted or 'at all'}", perhaps_none=True)
         for request in requests:
             if (use, request.name) not in counted:
                 counted.add((use, request.name))
@@ -271,7 +289,8 @@ def _devices(request: NamedRequest, where: str, cluster: Cluster) -> int | Uncou
         if is_gpu is False:
             found.add(0)
         elif is_gpu is None:
-            return Uncounted(f"whether {where} is for GPUs is not known: its class is {wish.device_class_name}")
+            why = f"whether {where} is for GPUs is not known: its class is {wish.device_class_name}"
+            return Uncounted(why, perhaps_none=True)
         elif wish.allocation_mode not in EXACT_COUNT:
             return Uncounted(f"{where} has the allocationMode {wish.allocation_mode}: a node's devices decide")
         elif wish.admin_access:

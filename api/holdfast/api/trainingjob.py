@@ -33,7 +33,7 @@ from holdfast.api.bounds import (
 from holdfast.api.costspec import Cost, budget_of, prices_of
 from holdfast.api.errors import InvalidInput
 from holdfast.api.faultpolicy import FaultPolicy, Loss, NoticeSource, Preemption, Straggler
-from holdfast.api.gpus import Uncounted, gpus_of
+from holdfast.api.gpus import Uncounted, gpus_of, most_gpus_of
 from holdfast.api.jobstatus import TrainingJobStatus
 from holdfast.api.metadata import Metadata
 from holdfast.api.planned import expects_of
@@ -295,8 +295,8 @@ class JobSpec(Section):
 
     @model_validator(mode="after")
     def _each_process_has_a_gpu(self) -> Self:
-        wanted, gpus = self.processes_per_node, gpus_of(self.template)
-        if wanted and gpus and not isinstance(gpus, Uncounted) and wanted > gpus:
+        wanted, gpus = self.processes_per_node, most_gpus_of(self.template)
+        if wanted and gpus and wanted > gpus:
             raise contradiction("processesPerNode", wanted, f"{TOO_FEW_GPUS_FIX} ({gpus})")
         return self
 

@@ -145,7 +145,9 @@ def _toleration() -> Schema:
     compares = f"!has(self.operator) || !(self.operator in {_texts(COMPARES)}) || ({number})"
     properties = {
         "key": _text("Of the taint."),
-        "operator": _text("Exists, Equal, Gt, Lt.", enum=list(TOLERATION_OPERATORS), maxLength=16),
+        "operator": _text(
+            "Exists, Equal, Gt, Lt; empty is Equal.", enum=["", *TOLERATION_OPERATORS], maxLength=16
+        ),
         "value": _text("Of the taint.", maxLength=253),
         "effect": _text("Of the taint."),
         "tolerationSeconds": {"type": "integer", "format": "int64", "description": "For how long."},

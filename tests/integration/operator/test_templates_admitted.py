@@ -27,6 +27,10 @@ VALID = {
         - {key: gpu, operator: Exists, effect: NoSchedule}
         - {key: gpu, operator: Exists, effect: NoExecute, tolerationSeconds: 5}
         - {operator: Exists, effect: PreferNoSchedule}
+        - {key: team, operator: "", value: ml, effect: NoSchedule}
+        """,
+    "small-pod": """
+        resources: {requests: {cpu: 20m, memory: 32Mi}, limits: {cpu: 500m, memory: 200Mi}}
         """,
     "environment": """
         trainer:

@@ -35,6 +35,11 @@ def template(*containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
         ({"deviceclass.resource.kubernetes.io/gpu.nvidia.com": 4}, 4),
         ({"nvidia.com/gpu": 8, "rdma/hca_shared_devices_a": 1, "vpc.amazonaws.com/efa": 32}, 8),
         ({"nvidia.com/gpu": 0}, 0),
+        ({"nvidia.com/gpu": 2, "nvidia.com/gpumem": 40000, "nvidia.com/gpucores": 30}, 2),
+        ({"nvidia.com/gpu": 8, "openshift.io/gpu0_rdma": 1}, 8),
+        ({"nvidia.com/gpu": 8, "deviceclass.resource.kubernetes.io/nics": 4}, 8),
+        ({"nvidia.com/gpu": 8, "cpu": None}, 8),
+        ({"nvidia.com/gpu": None}, 0),
         ({"gpu.intel.com/i915_monitoring": 1}, 0),
         ({"rdma/hca": 1}, 0),
         ({"cpu": 4}, 0),
@@ -51,7 +56,7 @@ def test_gpus_are_counted_by_the_names_of_all_vendors(limits: dict[str, Any], co
         ({"example.com/gpu": 8}, "example.com/gpu"),
         ({"nvidia.com/gpumem": 40000}, "nvidia.com/gpumem"),
         ({"nvidia.com/mig-odd": 1}, "nvidia.com/mig-odd"),
-        ({"volcano.sh/vgpu-number": 2, "nvidia.com/gpu": 1}, "volcano.sh/vgpu-number"),
+        ({"volcano.sh/vgpu-number": 2, "nvidia.com/gpu": 0}, "volcano.sh/vgpu-number"),
         ({"deviceclass.resource.kubernetes.io/h100": 8}, "deviceclass.resource.kubernetes.io/h100"),
         ({"amd.com/gpu": "1k"}, "1k of amd.com/gpu is no whole number"),
         ({"nvidia.com/gpu": 0.5}, "0.5 of nvidia.com/gpu is no whole number"),
@@ -266,3 +271,46 @@ def test_without_a_cluster_a_job_has_to_say_what_nobody_counts(odd: dict[str, An
     with pytest.raises(InvalidSpec, match=r"spec\.processesPerNode.* say how many workers a node runs"):
         read_trainingjob(job({"template": odd}))
     assert read_trainingjob(job({"template": odd, "processesPerNode": 8})).spec.local_size() == 8
+
+
+NETWORK = template(
+    container("trainer", {"nvidia.com/gpu": 8}, {"name": "nics"}),
+    resourceClaims=[{"name": "nics", "resourceClaimTemplateName": "nics"}],
+)
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        None,
+        Cluster(),
+        Cluster({ClaimRef("ResourceClaimTemplate", "nics"): None}),
+        Cluster(
+            {
+                ClaimRef("ResourceClaimTemplate", "nics"): msgspec.convert(
+                    {"devices": {"requests": [{"name": "n", "exactly": {"deviceClassName": "sriov"}}]}}, Claim
+                )
+            }
+        ),
+    ],
+)
+def test_gpus_by_a_known_name_count_beside_a_claim_of_which_nobody_knows_what_it_is_for(
+    cluster: Cluster | None,
+) -> None:
+    assert gpus_of(NETWORK, cluster) == 8
+
+
+def test_gpus_by_name_and_by_claim_are_added_and_a_claim_that_a_node_decides_is_not_counted() -> None:
+    ref = ClaimRef("ResourceClaimTemplate", "nics")
+    four = {"name": "g", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 4}}
+    every = {"name": "g", "exactly": {"deviceClassName": "gpu.nvidia.com", "allocationMode": "All"}}
+    claims = [msgspec.convert({"devices": {"requests": [each]}}, Claim) for each in (four, every)]
+    assert gpus_of(NETWORK, Cluster({ref: claims[0]})) == 12
+    assert isinstance(gpus_of(NETWORK, Cluster({ref: claims[1]})), Uncounted)
+
+
+def test_more_processes_than_gpus_by_name_are_taken_where_a_claim_may_hold_others() -> None:
+    document = {"apiVersion": "holdfast.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "gpt"}}
+    spec = {"entrypoint": ["train.py"], "template": NETWORK}
+    assert read_trainingjob({**document, "spec": spec}).spec.local_size() == 8
+    assert read_trainingjob({**document, "spec": {**spec, "processesPerNode": 12}}).spec.local_size() == 12

@@ -41,6 +41,7 @@ def test_the_budget_lets_nobody_else_evict_a_member() -> None:
     [
         {"containers": [{"name": "trainer"}], "readinessGates": [{"conditionType": "example.com/ready"}]},
         {"containers": [{"name": "trainer", "readinessProbe": {"exec": {"command": ["true"]}}}]},
+        {"containers": [{"name": "trainer", "startupProbe": {"exec": {"command": ["true"]}}}]},
         {"containers": [{"name": "trainer"}, {"name": "proxy", "readinessProbe": {"tcpSocket": {"port": 80}}}]},
         {
             "containers": [{"name": "trainer"}],
@@ -49,7 +50,8 @@ def test_the_budget_lets_nobody_else_evict_a_member() -> None:
     ],
 )
 def test_where_pods_say_when_they_are_ready_one_that_is_not_is_kept_too(pod: dict[str, Any]) -> None:
-    says_so = any(each.get("readinessProbe") for each in (*pod["containers"], *pod.get("initContainers", ())))
+    says_so = any({"readinessProbe", "startupProbe"} & {*each} for each in pod["containers"])
+    says_so = says_so or any(each.get("readinessProbe") for each in pod.get("initContainers", ()))
     expected = "IfHealthyBudget" if says_so or "readinessGates" in pod else "AlwaysAllow"
     assert budget_of(JOB, {"spec": pod})["spec"]["unhealthyPodEvictionPolicy"] == expected
 

@@ -57,6 +57,16 @@ def test_a_pod_of_the_class_guaranteed_stays_one() -> None:
     assert launcher_of({"limits": whole}, initContainers=[sidecar]) == beside(COPIES_LAUNCHER, [{}])
 
 
+def test_ours_has_no_more_than_the_whole_pod() -> None:
+    small = {"requests": {"cpu": "20m", "memory": "32Mi"}, "limits": {"cpu": 0.5, "memory": "200Mi"}}
+    ours = launcher_of({}, resources=small)
+    assert (ours["requests"]["cpu"], ours["requests"]["memory"]) == ("20m", "32Mi")
+    assert (ours["limits"]["cpu"], ours["limits"]["memory"]) == ("0.5", "200Mi")
+    assert launcher_of({}, resources={"limits": {"memory": "48Mi"}})["requests"]["memory"] == "48Mi"
+    for ample in ({"limits": {"cpu": "96", "memory": "1Ti"}}, {"requests": None, "limits": None}, {}):
+        assert launcher_of({}, resources=ample) == beside(COPIES_LAUNCHER, [{}])
+
+
 def test_an_installation_says_others() -> None:
     said = read_allowance('{"limits": {"cpu": "250m"}}', "--launcher-resources", COPIES_LAUNCHER)
     assert beside(said, [{}]) == {"limits": {"cpu": "250m"}}

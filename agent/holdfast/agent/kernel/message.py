@@ -137,7 +137,7 @@ def _meaning(kind: type[KernelMessage], match: re.Match[str]) -> KernelMessage |
         return SwitchFault(said["switch"], int(said["sxid"]), said["rest"].strip(" ,")[:_TEXT_CHARACTERS_MAX])
     if kind is KilledForMemory:
         group = said.get("group")
-        own_limit = group is not None and group.rpartition("/")[2] not in _OF_ALL_PODS
+        own_limit = group is not None and not _OF_ALL_PODS.fullmatch(group.rpartition("/")[2])
         return KilledForMemory(int(said["pid"]), said["name"], whole, own_limit)
     if kind is LinkChanged:
         return LinkChanged(said["device"], whole)
@@ -163,12 +163,9 @@ def _xid(slot: str, xid: int, rest: str) -> XidLogged | None:
 
 # Control groups whose limit is no pod's own: when one is reached, the node gives its pods more than it has.
 # Source: https://kubernetes.io/docs/tasks/administer-cluster/reserve-compute-resources/#enforcing-node-allocatable
-_OF_ALL_PODS: Final = frozenset(
-    (
-        *("", "kubepods", "burstable", "besteffort"),
-        *("kubepods.slice", "kubepods-burstable.slice", "kubepods-besteffort.slice"),
-        *("system.slice", "user.slice"),
-    )
+_OF_ALL_PODS: Final = re.compile(
+    r"|burstable|besteffort|([^/]+-)?kubepods(-burstable|-besteffort)?(\.slice)?"  # below whatever a kubelet's root is
+    r"|kubelet(\.slice)?|(system|user|machine)\.slice"
 )
 _VALID, _NOT_CORRECTED = 1 << 63, 1 << 61
 _PCI: Final = rf"(?P<pci>{PCI_PATTERN})"

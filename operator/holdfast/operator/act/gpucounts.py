@@ -69,14 +69,16 @@ class GpuCounts:
 
     async def _count(self, namespace: str, template: Any, refs: frozenset[ClaimRef]) -> Count:
         claims: dict[ClaimRef, Claim | None] = {}
+        unread = ""
         for ref in sorted(refs):
             try:
                 claims[ref] = await self._claim(namespace, ref)
             except Declined as error:
-                return Uncounted(f"the operator may not read {ref.kind} {ref.name}: {error.message}")
+                unread = unread or f"the operator may not read {ref.kind} {ref.name}: {error.message}"
             except (Malformed, msgspec.MsgspecError) as error:
-                return Uncounted(f"{ref.kind} {ref.name} cannot be read: {error}")
-        return gpus_of(template, Cluster(claims, await self._classes()))
+                unread = unread or f"{ref.kind} {ref.name} cannot be read: {error}"
+        counted = gpus_of(template, Cluster(claims, await self._classes()))
+        return Uncounted(unread) if unread and isinstance(counted, Uncounted) else counted
 
     async def _claim(self, namespace: str, ref: ClaimRef) -> Claim | None:
         try:

@@ -67,21 +67,35 @@ def read_allowance(text: str, given_by: str, default: Allowance) -> Allowance:
     return given
 
 
-def beside(ours: Allowance, containers: Sequence[Amounts]) -> dict[str, Any]:
-    """The resources of an init container of ours in a pod with these `containers`, each as its resources.
+def beside(ours: Allowance, containers: Sequence[Amounts], pod: Amounts | None = None) -> dict[str, Any]:
+    """The resources of an init container of ours in a pod with these `containers`, each as its resources. `pod`:
+    those of the whole pod.
 
-    Two things it must not do to them. The kubelet evicts a pod that has more on its disk than the largest limit
+    Three things it must not do to them. No container may have more than the whole pod has. The kubelet evicts a pod that has more on its disk than the largest limit
     in it: there is one of ours only where there is one of theirs. And a pod is of the class Guaranteed, by which
     cores are pinned, only if in all of its containers requests equal limits: in such a pod ours do so, too.
     Source: https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/ (ephemeral storage),
-    https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/
+    https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/,
+    https://kubernetes.io/docs/tasks/configure-pod-container/assign-pod-level-resources/
     """
     limits, requests = dict(ours.limits), dict(ours.requests)
     if not any(STORAGE in (each.get("limits") or {}) for each in containers):
         limits.pop(STORAGE, None)
     if all(_is_guaranteed(each) for each in containers):
         requests |= {name: limits[name] for name in GUARANTEED if name in limits}
-    return Allowance(requests, limits).manifest
+    most = (pod or {}).get("limits") or {}
+    limits = _within(limits, most)
+    return Allowance(_within(requests, {**most, **((pod or {}).get("requests") or {})}), limits).manifest
+
+
+def _within(amounts: Mapping[str, str], most: Amounts) -> dict[str, str]:
+    """Each at most as much as is said there."""
+    bounded = dict(amounts)
+    for name, written in amounts.items():
+        amount, bound = quantity_of(written), quantity_of(most.get(name))
+        if amount is not None and bound is not None and amount > bound:
+            bounded[name] = str(most[name])
+    return bounded
 
 
 def _is_guaranteed(resources: Amounts) -> bool:

@@ -57,7 +57,9 @@ def says_when_ready(template: Mapping[str, Any] | None) -> bool:
     """Whether a pod of it is ready when it says so itself, and not as soon as its containers run."""
     pod = (template or {}).get("spec") or {}
     containers = (*pod.get("containers", ()), *(pod.get("initContainers") or ()))
-    return bool(pod.get("readinessGates")) or any(each.get("readinessProbe") for each in containers)
+    return bool(pod.get("readinessGates")) or any(
+        each.get("readinessProbe") or each.get("startupProbe") for each in containers
+    )
 
 
 def made(manifest: Manifest, there: tuple[Owned, ...]) -> tuple[Action, ...]:

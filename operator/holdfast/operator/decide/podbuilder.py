@@ -240,7 +240,8 @@ def _spec(job: TrainingJob, options: Options, template: Template, avoided: Seque
 
 def _copies_launcher(options: Options, template: Template) -> Manifest:
     others = (*template.spec.containers, *(template.spec.init_containers or ()))
-    resources = beside(options.launcher_resources, [each.resources or {} for each in others])
+    theirs = [each.resources or {} for each in others]
+    resources = beside(options.launcher_resources, theirs, template.spec.resources)
     return {**COPIES_LAUNCHER, "image": options.launcher_image, "resources": resources}
 
 

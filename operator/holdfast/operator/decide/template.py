@@ -185,6 +185,7 @@ class Affinity(Shape, frozen=True):
 class Spec(Shape, frozen=True):
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] | None = None
+    resources: dict[str, Any] | None = None
     volumes: tuple[Named, ...] | None = None
     tolerations: tuple[Toleration, ...] | None = None
     affinity: Affinity | None = None
