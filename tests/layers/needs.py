@@ -7,7 +7,8 @@ A pytest plugin that tests/conftest.py loads.
     --leave-out REASON   leave out all of it: only count
 
 Without the two, as in a whole run, a test that lacks something which nobody installs fails, and says what; so does
-a test of a layer that skips itself. What only a bench can prove is left out, and counted, in each run.
+a test or module of a layer that skips itself, or is expected to fail. What only a bench can prove is left out, and
+counted, in each run.
 """
 
 from collections import Counter
@@ -80,16 +81,31 @@ class Needs:
                 pytest.fail(f"it needs {each.name}: {lacking}", pytrace=False)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Iterator[None]:
+    def pytest_runtest_makereport(self) -> Iterator[None]:
         report = yield
-        if report.skipped and not hasattr(report, "wasxfail") and self._config.getoption("--layer") is not None:
-            why = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
-            report.outcome = "failed"
-            report.longrepr = (
-                f"{item.nodeid} skipped itself, so that nobody counts it ({why}): "
-                "mark what it needs, @pytest.mark.needs(...), tests/layers/capabilities.py"
-            )
+        self._fail_if_skipped(report)
         return report
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(self) -> Iterator[None]:
+        report = yield
+        self._fail_if_skipped(report)  # a module may skip itself whole
+        return report
+
+    def _fail_if_skipped(self, report: Any) -> None:
+        """Of a layer. A failure that is expected counts as a skip: whatever it is about was not proved."""
+        if not report.skipped or self._config.getoption("--layer") is None:
+            return
+        why = (
+            report.longrepr[2]
+            if isinstance(report.longrepr, tuple)
+            else getattr(report, "wasxfail", report.longrepr)
+        )
+        report.outcome = "failed"
+        report.longrepr = (
+            f"{report.nodeid} skipped itself, so that nobody counts it ({why}): "
+            "mark what it needs, @pytest.mark.needs(...), tests/layers/capabilities.py"
+        )
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and self.counts:

