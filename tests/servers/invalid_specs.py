@@ -857,7 +857,7 @@ BY_DRY_RUN = (
     ),
     _by_dry_run(
         "a claim of devices that no container has",
-        _container("image: x, resources: {claims: [{name: gpus}]}"),
+        "processesPerNode: 1\n" + _container("image: x, resources: {claims: [{name: gpus}]}"),
         "resources.claims[0]",
     ),
 )
