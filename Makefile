@@ -7,7 +7,7 @@ RUN_STAMP := $(VENV)/.installed-for-a-run
 # Not quiet: torch and what it brings are 3 GB, which take minutes.
 PIP_INSTALL := $(RUN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo run test test-again check test-unit test-contract test-sim test-integration test-kubernetes test-cluster test-tenants test-judge test-browser test-slurm test-lowest bench shape fuzz dist docs release release-check install clean
+.PHONY: demo run test test-again check test-unit test-contract test-sim test-integration test-kubernetes test-kubernetes-oldest test-cluster test-tenants test-judge test-browser test-slurm test-lowest bench shape fuzz dist docs release release-check install clean
 
 demo: $(RUN_STAMP)
 	$(RUN)/holdfast demo $(ARGS)
@@ -26,7 +26,7 @@ test-again: $(STAMP)
 check: $(STAMP)
 	$(PYTHON) tests/layers/layers.py check
 
-test-unit test-contract test-sim test-kubernetes test-cluster test-tenants test-judge test-browser test-slurm test-lowest: test-%: $(STAMP)
+test-unit test-contract test-sim test-kubernetes test-kubernetes-oldest test-cluster test-tenants test-judge test-browser test-slurm test-lowest: test-%: $(STAMP)
 	$(PYTHON) tests/layers/layers.py $*
 
 test-integration: $(STAMP)

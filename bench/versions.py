@@ -144,7 +144,7 @@ def tried(cell: Cell, python: Path) -> Cell:
         except subprocess.CalledProcessError as error:
             return replace(cell, reason=f"it could not be installed ({' '.join(error.cmd[1:5])} ...)")
         demo = _demo(over)
-        _, closing = environments.run_tests(over)
+        _, closing = environments.run_tests(over, "versions")
     count = {word: int(number) for number, word in _COUNT.findall(closing)}
     return replace(
         cell,

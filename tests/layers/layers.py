@@ -28,6 +28,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "tests" / "versions"))
+
+from training_tests import TESTS  # noqa: E402  from the folder that is on the path only now
+
 OUTPUT = ROOT / "build" / "tests"
 BIN = ROOT / ".venv" / "bin"
 POLL_S = 0.1
@@ -47,13 +51,15 @@ class Layer:
     after: tuple[str, ...] = ()
     is_background: bool = False  # takes no place of another layer
     not_here: str = ""  # why an ordinary run leaves it out: what it needs
+    tests: tuple[str, ...] = ()  # that its command has another pytest run
 
     def here(self) -> "Layer":
         """As an ordinary run has it: pytest leaves out, and counts, what this machine lacks, or all of it."""
-        if PYTEST not in self.command:
+        command = (PYTEST, "--layer", self.name, *self.tests) if self.tests else self.command
+        if PYTEST not in command:
             return self
         how = ("--leave-out", self.not_here) if self.not_here else ("--here",)
-        return replace(self, command=(*self.command, *how), needs=(INSTALL.name,) if self.not_here else self.needs)
+        return replace(self, command=(*command, *how), needs=(INSTALL.name,) if self.not_here else self.needs)
 
 
 PYTEST = str(BIN / "pytest")
@@ -147,6 +153,7 @@ LOWEST = Layer(
     (INSTALL.name,),
     QUICK,
     not_here="downloads the oldest torch that is supported: gigabytes",
+    tests=TESTS,
 )
 # A file stays in one process, for its tests share servers. Files keep their order: else those with few tests come
 # last, which are the long ones, and one process ends long after the other.
@@ -192,7 +199,7 @@ ALL, HERE = "all", "here"
 GROUPS = {
     "check": CHECK,
     "unit": UNIT,
-    HERE: (*CHECK, JUDGE, MLFLOW, *(layer.here() for layer in WHOLE if layer is not LOWEST)),
+    HERE: (*CHECK, JUDGE, MLFLOW, *(layer.here() for layer in WHOLE)),
     ALL: (BUILD, CONTAINERD, *CHECK, *(layer for layer in SETUP if layer not in (BUILD, CONTAINERD)), *WHOLE),
 }
 
@@ -337,10 +344,9 @@ def run(
     interruptions: Interruptions,
     output: Path = OUTPUT,
     say: Callable[[str], None] = print,
-    without: Sequence[Layer] = (),
     note: Callable[[Ended], None] = lambda ended: None,
 ) -> int:
-    """Run them, and say what was not proved, all of the layers `without` whom it runs included.
+    """Run them, and say what was not proved.
 
     `note` is called as each ends. Returns 0 when all passed, 1 when one failed, 130 when interrupted.
     """
@@ -371,7 +377,7 @@ def run(
         return 130
     for line in table(ended, time.monotonic() - started):
         say(line)
-    for line in not_proved(ended, without):
+    for line in not_proved(ended):
         say(line)
     for name in plan.left_out:
         say(f"not run, for what it needs failed: {name}")
@@ -392,10 +398,9 @@ def table(ended: Sequence[Ended], wall_s: float) -> Iterator[str]:
     yield f"{wall_s:9.1f} {sum(each.cpu_s for each in ended):8.1f} {'':8}  all, on {os.cpu_count()} cores"
 
 
-def not_proved(ended: Sequence[Ended], without: Sequence[Layer]) -> Iterator[str]:
-    """What layers left out, the most first, a layer that is not there at all among it."""
+def not_proved(ended: Sequence[Ended]) -> Iterator[str]:
+    """What layers left out, the most first."""
     found = [each for one in ended for each in one.not_proved]
-    found += [NotProved(each.name, 1, each.not_here, f"make test-{each.name}") for each in without]
     if not found:
         return
     yield ""
@@ -442,4 +447,4 @@ if __name__ == "__main__":
         )
     heard = Interruptions()
     heard.listen()
-    sys.exit(run(asked, heard, without=(LOWEST,) if HERE in words else ()))
+    sys.exit(run(asked, heard))

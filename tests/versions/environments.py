@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from training_tests import TESTS
+
 ROOT: Final = Path(__file__).parents[2]
 PINNED: Final = ROOT / "constraints.txt"
 LOWEST: Final = ROOT / "constraints-lowest.txt"
@@ -25,13 +27,6 @@ TOOLS: Final = (
     *("pytest", "pytest-asyncio", "pytest-rerunfailures", "pytest-timeout", "pytest-xdist"),
 )
 """What tests need besides."""
-TESTS: Final = (
-    *("tests/unit/trainer", "tests/unit/checkpoint"),
-    *("tests/integration/trainer/test_reentry.py", "tests/integration/trainer/test_run_without_launcher.py"),
-    *("tests/integration/convert/test_convert_formats.py", "tests/integration/layouts/test_layouts_training.py"),
-)
-"""What tells whether training works: names, groups and caches, shards, formats, and processes that enter again."""
-
 _REQUIREMENT: Final = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^]]*\])?>=([0-9][0-9.]*)")
 
 
@@ -112,9 +107,11 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in inherited}
 
 
-def run_tests(python: Path, tests: Sequence[str] = TESTS) -> tuple[int, str]:
-    """Run them, shown as they go: pytest's exit status, and its last line, which counts them."""
-    command = (str(python), "-m", "pytest", "-n", "2", "--dist", "loadfile", *tests)
+def run_tests(python: Path, layer: str, tests: Sequence[str] = TESTS) -> tuple[int, str]:
+    """Run them as a layer, of which none skips itself, shown as they go: pytest's exit status, and its last line,
+    which counts them.
+    """
+    command = (str(python), "-m", "pytest", "--layer", layer, "-n", "2", "--dist", "loadfile", *tests)
     lines: list[str] = []
     with subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None

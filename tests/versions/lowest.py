@@ -15,7 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from environments import LOWEST, TESTS, TOOLS, bounds, lay_over, make, pythons, run_tests
+from environments import LOWEST, TOOLS, bounds, lay_over, make, pythons, run_tests
+from training_tests import TESTS
 
 # Before 2.13 torch keeps about two descriptors of each rank for every round that is entered in the same process.
 NOT_BEFORE_2_13 = "tests/integration/trainer/test_reentry.py::test_thirty_rounds_leave_nothing_behind"
@@ -50,7 +51,7 @@ def main() -> int:
     except subprocess.CalledProcessError as error:
         print(f"the lowest versions could not be installed: {error}", file=sys.stderr)
         return 2
-    status, _ = run_tests(over, (*TESTS, "--deselect", NOT_BEFORE_2_13))
+    status, _ = run_tests(over, "lowest", (*TESTS, "--deselect", NOT_BEFORE_2_13))
     return status
 
 

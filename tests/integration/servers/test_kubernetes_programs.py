@@ -162,6 +162,16 @@ def test_a_download_is_held_to_its_published_checksum(published: Published, tmp_
         fetch(f"{published.url}/none", f"{published.url}/none.sha256", tmp_path / "none")
 
 
+@pytest.mark.parametrize(
+    "said", [" ", "<!DOCTYPE html> please log in", "\u00fc" * 5000], ids=["none", "page", "much"]
+)
+def test_a_page_in_place_of_a_checksum_is_no_download(published: Published, tmp_path: Path, said: str) -> None:
+    address = published.put("kubectl", b"a program", checksum=said)
+    with pytest.raises(OSError, match="has no checksum, but"):
+        fetch(address, f"{address}.sha256", tmp_path / "kubectl")
+    assert not (tmp_path / "kubectl").exists()
+
+
 def test_an_archive_without_the_program_is_told(tmp_path: Path) -> None:
     (tmp_path / "it.tar.gz").write_bytes(archive_of("bin/ctr"))
     with pytest.raises(KeyError, match="bin/containerd"):

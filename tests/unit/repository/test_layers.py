@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from layers import GROUPS, LAYERS, UNIT, Ended, Interruptions, Layer, Plan, chosen, run
 
+MAKEFILE = Path(__file__).parents[3] / "Makefile"
 Names = tuple[str, ...]
 
 
@@ -83,15 +84,13 @@ def test_what_was_not_proved_ends_the_run_as_a_table_with_the_command_that_would
     left = [{"tests": 2, "reason": "takes long", "proved_by": "make whole"}]
     left += [{"tests": 11, "reason": "redis: there is none", "proved_by": "make whole"}]
     noted = f"""echo '{json.dumps({"cpu_s": 0.1, "not_proved": left})}' > {tmp_path / "lacks.json"}"""
-    absent = Layer("absent", ("true",), not_here="downloads gigabytes")
     layers = [layer("lacks", noted), layer("has all", "true")]
-    assert run(layers, Interruptions(), tmp_path, said.append, without=(absent,)) == 0
-    assert [line.split(maxsplit=4) for line in said[-4:-1]] == [
+    assert run(layers, Interruptions(), tmp_path, said.append) == 0
+    assert [line.split(maxsplit=4) for line in said[-3:-1]] == [
         ["11", "lacks", "make", "whole", "redis: there is none"],
         ["2", "lacks", "make", "whole", "takes long"],
-        ["1", "absent", "make", "test-absent", "downloads gigabytes"],
     ]
-    assert said[-1].split() == ["14", "in", "all"]
+    assert said[-1].split() == ["13", "in", "all"]
 
 
 def test_a_run_that_proved_all_has_no_such_table(tmp_path: Path) -> None:
@@ -105,15 +104,16 @@ def test_an_ordinary_run_has_every_layer_of_pytest_and_sets_up_what_needs_no_rig
     assert {each.name for each in whole} - {each.name for each in here} == {
         # What the layers need that it leaves out.
         *("kubernetes-build", "containerd-build", "oldest-build", "images", "chromium", "slurm-install"),
-        "lowest",  # is said to be missing by the run itself
     }
     flags = {each.name: {"--here", "--leave-out"} & set(each.command) for each in here}
     names = [name for name, found in flags.items() if "--leave-out" in found]
-    assert sorted(names) == ["browser", "cluster", "kubernetes", "kubernetes-oldest", "slurm", "tenants"]
+    assert sorted(names) == ["browser", "cluster", "kubernetes", "kubernetes-oldest", "lowest", "slurm", "tenants"]
     assert sorted(name for name, found in flags.items() if "--here" in found) == [
         *("contract", "integration", "judge", "sim"),
     ]
     assert {name for each in here for name in each.needs} <= flags.keys()
+    made = MAKEFILE.read_text()
+    assert [name for name in names if f" test-{name} " not in made] == [], "the table names `make test-NAME`"
 
 
 def test_an_interruption_reaches_every_layer_and_waits_until_it_has_cleared_up(tmp_path: Path) -> None:
