@@ -71,9 +71,10 @@ def beside(ours: Allowance, containers: Sequence[Amounts], pod: Amounts | None =
     """The resources of an init container of ours in a pod with these `containers`, each as its resources. `pod`:
     those of the whole pod.
 
-    Three things it must not do to them. No container may have more than the whole pod has. The kubelet evicts a pod that has more on its disk than the largest limit
-    in it: there is one of ours only where there is one of theirs. And a pod is of the class Guaranteed, by which
-    cores are pinned, only if in all of its containers requests equal limits: in such a pod ours do so, too.
+    Three things it must not do to them. No container may have more than the whole pod has. The kubelet evicts a
+    pod that has more on its disk than the largest limit in it: there is one of ours only where there is one of
+    theirs. And a pod is of the class Guaranteed, by which cores are pinned, only if in all of its containers
+    requests equal limits: in such a pod ours do so, too.
     Source: https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/ (ephemeral storage),
     https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/,
     https://kubernetes.io/docs/tasks/configure-pod-container/assign-pod-level-resources/
