@@ -1,4 +1,4 @@
-"""What tells whether training works on a torch: groups, caches, shards, formats, and processes that enter again."""
+"""What tells whether training works on a torch: groups, caches, shards, formats, processes that enter again."""
 
 from typing import Final
 

@@ -164,7 +164,7 @@ def _xid(slot: str, xid: int, rest: str) -> XidLogged | None:
 # Control groups whose limit is no pod's own: when one is reached, the node gives its pods more than it has.
 # Source: https://kubernetes.io/docs/tasks/administer-cluster/reserve-compute-resources/#enforcing-node-allocatable
 _OF_ALL_PODS: Final = re.compile(
-    r"|burstable|besteffort|([^/]+-)?kubepods(-burstable|-besteffort)?(\.slice)?"  # below whatever a kubelet's root is
+    r"|burstable|besteffort|([^/]+-)?kubepods(-burstable|-besteffort)?(\.slice)?"  # below any kubelet's root
     r"|kubelet(\.slice)?|(system|user|machine)\.slice"
 )
 _VALID, _NOT_CORRECTED = 1 << 63, 1 << 61
