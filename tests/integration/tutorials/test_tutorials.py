@@ -22,8 +22,8 @@ LONG = {"accelerate", "lightning", "nanogpt", "transformers"}
 WITHIN_S = patient(75.0)
 LONG_WITHIN_S = patient(150.0)
 SLOW = [pytest.mark.long, pytest.mark.timeout(300)]
-
-pytestmark = pytest.mark.usefixtures("warm_runs")
+# Not those that show stacks: what forks a warm parent for the tests would be in them.
+QUICK = [pytest.mark.usefixtures("warm_runs")]
 
 
 def pages() -> Iterator[object]:
@@ -33,7 +33,7 @@ def pages() -> Iterator[object]:
         if path.stem in WITH_AN_API_SERVER or not (left or RUN in page.counts()):
             continue
         needs = [pytest.mark.needs(*(page.brings or ("kueue",)))] if left else []
-        yield pytest.param(page, left, marks=[*needs, *SLOW * (path.stem in LONG)], id=path.stem)
+        yield pytest.param(page, left, marks=[*needs, *(SLOW if path.stem in LONG else QUICK)], id=path.stem)
 
 
 @pytest.mark.parametrize(("page", "benches"), list(pages()))
