@@ -7,7 +7,7 @@ has, a run of the tests says that the page was not proved.
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -22,8 +22,6 @@ LONG = {"accelerate", "lightning", "nanogpt", "transformers"}
 WITHIN_S = patient(75.0)
 LONG_WITHIN_S = patient(150.0)
 SLOW = [pytest.mark.long, pytest.mark.timeout(300)]
-# Not those that show stacks: what forks a warm parent for the tests would be in them.
-QUICK = [pytest.mark.usefixtures("warm_runs")]
 
 
 def pages() -> Iterator[object]:
@@ -33,15 +31,17 @@ def pages() -> Iterator[object]:
         if path.stem in WITH_AN_API_SERVER or not (left or RUN in page.counts()):
             continue
         needs = [pytest.mark.needs(*(page.brings or ("kueue",)))] if left else []
-        yield pytest.param(page, left, marks=[*needs, *(SLOW if path.stem in LONG else QUICK)], id=path.stem)
+        yield pytest.param(page, left, marks=[*needs, *SLOW * (path.stem in LONG)], id=path.stem)
 
 
 @pytest.mark.parametrize(("page", "benches"), list(pages()))
 def test_every_command_of_a_tutorial_does_what_its_page_shows(
-    page: Page, benches: frozenset[str], tmp_path: Path
+    page: Page, benches: frozenset[str], tmp_path: Path, warm_parents: Mapping[str, str]
 ) -> None:
     folder = tmp_path / "here"
     folder.mkdir()
+    is_long = page.name.removesuffix(".md") in LONG
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    within_s = LONG_WITHIN_S if page.name.removesuffix(".md") in LONG else WITHIN_S
-    run_page(left_to(page, benches), folder, {"PATH": programs}, within_s)
+    # Not where stacks are shown: what forks a warm parent for the tests would be in them.
+    environment = {"PATH": programs, **({} if is_long else warm_parents)}
+    run_page(left_to(page, benches), folder, environment, LONG_WITHIN_S if is_long else WITHIN_S)
