@@ -10,6 +10,7 @@ from operator_builders import OPTIONS, document, job_object, spec_of
 from holdfast.api.errors import InvalidSpec, Unavailable
 from holdfast.api.gpus import Uncounted
 from holdfast.api.trainingjob import TrainingJob
+from holdfast.operator.act import gpucounts
 from holdfast.operator.act.gpucounts import ASK_AGAIN_S, GpuCounts
 from holdfast.operator.decide.inqueue import demands_of
 from holdfast.operator.decide.observed import read_spec
@@ -151,3 +152,16 @@ def test_a_queue_is_told_of_what_the_whole_pod_and_its_claims_ask_for() -> None:
     demands = demands_of(job, OPTIONS)
     assert (demands["resources"], demands["resourceClaims"]) == (limits, template["spec"]["resourceClaims"])
     assert demands["containers"][0]["resources"]["claims"] == [{"name": "gpus"}]
+
+
+async def test_a_spec_that_is_known_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[object] = []
+
+    def asks(template: object) -> tuple[frozenset[Any], bool]:
+        reads.append(template)
+        return frozenset(), False
+
+    monkeypatch.setattr(gpucounts, "asks_cluster", asks)
+    counting, plain = counts(Objects(), [0.0]), job_object()
+    assert [await counting.of(plain) for _ in range(3)] == [None] * 3
+    assert len(reads) == 1

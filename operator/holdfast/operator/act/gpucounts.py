@@ -26,9 +26,10 @@ Count = int | Uncounted | None
 
 @dataclass(frozen=True)
 class _Counted:
-    """Of a template; `at` is seconds of the clock."""
+    """Of a template, as of `generation` of the job; `at` is seconds of the clock."""
 
     uid: str
+    generation: int
     template: bytes
     count: Count
     at: float
@@ -44,18 +45,23 @@ class GpuCounts:
 
     async def of(self, job: Job) -> Count:
         """GPUs of the trainer's container by what its cluster says. Raises Unavailable and Fenced."""
+        about, key = job.metadata, key_of(job.metadata)
+        held = self._counted.get(key)
+        # Most looks are at a spec that is known: it is not read again for them.
+        is_final = held is not None and not isinstance(held.count, Uncounted)
+        if held is not None and is_final and (held.uid, held.generation) == (about.uid, about.generation):
+            return held.count
         template = _template_of(job)
         refs, classes = asks_cluster(template)
         if template is None or not (refs or classes):
+            self._counted[key] = _Counted(about.uid, about.generation, b"", None, self._clock())
             return None
-        key, written = key_of(job.metadata), msgspec.json.encode(template)
-        held = self._counted.get(key)
-        if held is not None and (held.uid, held.template) == (job.metadata.uid, written):
-            is_final = not isinstance(held.count, Uncounted)
-            if is_final or self._clock() - held.at < ASK_AGAIN_S:
-                return held.count
-        count = await self._count(job.metadata.namespace, template, refs)
-        self._counted[key] = _Counted(job.metadata.uid, written, count, self._clock())
+        written = msgspec.json.encode(template)
+        holds = held is not None and (held.uid, held.template) == (about.uid, written)
+        if held is not None and holds and (is_final or self._clock() - held.at < ASK_AGAIN_S):
+            return held.count
+        count = await self._count(about.namespace, template, refs)
+        self._counted[key] = _Counted(about.uid, about.generation, written, count, self._clock())
         return count
 
     def known(self, job: Job) -> Count:
