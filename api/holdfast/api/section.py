@@ -82,11 +82,13 @@ def contradiction(field: str, value: object, fix: str) -> PydanticCustomError:
     return PydanticCustomError("contradiction", "{fix}", {"field": field, "value": value, "fix": fix})
 
 
-def parse(model: type[Parsed], document: Mapping[str, Any]) -> Parsed:
-    """Read a decoded document as `model`. Raises InvalidSpec with every problem found."""
+def parse(model: type[Parsed], document: Mapping[str, Any], context: object = None) -> Parsed:
+    """Read a decoded document as `model`; `context` is for its validators. Raises InvalidSpec with every problem
+    found.
+    """
     try:
         # Strict validation of JSON takes a list for a tuple and a text for an enum, and nothing looser.
-        return model.model_validate_json(json.dumps(document, default=str))
+        return model.model_validate_json(json.dumps(document, default=str), context=context)
     except ValidationError as error:
         raise InvalidSpec(*_problems(model, error.errors(include_url=False))) from None
     except (RecursionError, ValueError):

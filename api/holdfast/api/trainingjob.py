@@ -12,7 +12,15 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, JsonValue, StringConstraints, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    JsonValue,
+    StringConstraints,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from holdfast.api.bounds import (
@@ -294,9 +302,9 @@ class JobSpec(Section):
         return self
 
     @model_validator(mode="after")
-    def _each_process_has_a_gpu(self) -> Self:
+    def _each_process_has_a_gpu(self, info: ValidationInfo) -> Self:
         wanted, gpus = self.processes_per_node, most_gpus_of(self.template)
-        if wanted and gpus and wanted > gpus:
+        if wanted and gpus and wanted > gpus and wanted != info.context:
             raise contradiction("processesPerNode", wanted, f"{TOO_FEW_GPUS_FIX} ({gpus})")
         return self
 
@@ -355,9 +363,13 @@ class TrainingJob(Section):
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
 
-def read_trainingjob(document: Mapping[str, Any]) -> TrainingJob:
-    """A decoded document as a TrainingJob. Raises InvalidSpec naming every problem."""
-    return parse(TrainingJob, document)
+def read_trainingjob(document: Mapping[str, Any], runs_with: int | None = None) -> TrainingJob:
+    """A decoded document as a TrainingJob. Raises InvalidSpec naming every problem.
+
+    `runs_with` are the processes of a node that it runs with already: it goes on with them, though they may share
+    GPUs.
+    """
+    return parse(TrainingJob, document, runs_with)
 
 
 # How often machines fail by themselves grows with their number, and with it what is no chance any more. At the

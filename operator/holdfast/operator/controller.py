@@ -52,6 +52,7 @@ class Reading:
     uid: str
     generation: int
     gpus: Count
+    runs_with: int | None
     spec: TrainingJob | InvalidSpec
 
 
@@ -68,6 +69,8 @@ class Controller:
     now: Callable[[], float]
     _gpus: GpuCounts = field(init=False)
     _readings: dict[str, Reading] = field(default_factory=dict, init=False)
+    _runs_with: dict[str, tuple[str, int]] = field(default_factory=dict, init=False)
+    """The uid of each job that the watchdog knows, and how many workers of it run on a node."""
     _told: dict[str, str] = field(default_factory=dict, init=False)
     _refusals: dict[str, frozenset[KubeEvent]] = field(default_factory=dict, init=False)
     _unchecked: dict[str, tuple[str, float, str]] = field(default_factory=dict, init=False)
@@ -78,6 +81,9 @@ class Controller:
 
     async def look(self, job: Job, line: JobLine) -> float | None:
         """One look. When to look again though nothing changes, None: no need. Raises Trouble, Fenced."""
+        known = line.report.policy if line.report is not None else None
+        if known is not None:
+            self._runs_with[key_of(job.metadata)] = (known.uid, known.processes_per_node)
         gpus = await self._gpus_of(job, line)
         key, spec, trial = key_of(job.metadata), self._read(job, gpus), UNTRIED
         if isinstance(spec, TrainingJob) and job.metadata.deletion_timestamp is None:
@@ -125,6 +131,7 @@ class Controller:
         self._readings.pop(key, None)
         self._told.pop(key, None)
         self._refusals.pop(key, None)
+        self._runs_with.pop(key, None)
         self._unchecked.pop(key, None)
         self.dry_run.forget(key)
         self._gpus.forget(key)
@@ -140,10 +147,12 @@ class Controller:
         return counted
 
     def _read(self, job: Job, gpus: Count) -> TrainingJob | InvalidSpec:
-        key, written = key_of(job.metadata), (job.metadata.uid, job.metadata.generation, gpus)
+        uid, runs = self._runs_with.get(key := key_of(job.metadata), ("", 0))
+        runs_with = runs if uid == job.metadata.uid else None
+        written = (job.metadata.uid, job.metadata.generation, gpus, runs_with)
         held = self._readings.get(key)
-        if held is None or (held.uid, held.generation, held.gpus) != written:
-            held = self._readings[key] = Reading(*written, read_spec(job, gpus))
+        if held is None or (held.uid, held.generation, held.gpus, held.runs_with) != written:
+            held = self._readings[key] = Reading(*written, read_spec(job, gpus, runs_with))
         return held.spec
 
     def _queueing(self, job: Job) -> Queueing | None:

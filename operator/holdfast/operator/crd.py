@@ -137,6 +137,8 @@ _COUNTS = " + ".join(
 _ENOUGH_GPUS = (
     f"!has(t.resources) || !has(t.resources.limits) || {_COUNTS} == 0 || {_COUNTS} >= self.processesPerNode"
 )
+# Such a job may be older than the rule: it is suspended, and resumed, as it is.
+_RUNS_WITH = "oldSelf.hasValue() && oldSelf.value().?processesPerNode == self.?processesPerNode"
 
 
 def _whole_worlds() -> Iterator[Rule]:
@@ -164,9 +166,10 @@ def _whole_worlds() -> Iterator[Rule]:
 JOB_RULES = rules(
     *_whole_worlds(),
     Rule(
-        f"!has(self.processesPerNode) || ({of_trainer(_ENOUGH_GPUS, 'self.template.spec')})",
+        f"!{_COUNTED} || {_RUNS_WITH} || ({of_trainer(_ENOUGH_GPUS, 'self.template.spec')})",
         TOO_FEW_GPUS_FIX,
         ".processesPerNode",
+        old=True,
     ),
     Rule(
         "!has(self.template.spec.nodeSelector) || "

@@ -234,7 +234,13 @@ def test_a_job_that_is_older_than_a_rule_can_be_changed_and_wound_up(jobs: str, 
     whole = cluster.call("GET", path)
     older = json.loads(json.dumps(whole["spec"]))
     spec = older["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    del spec["properties"]["nodes"]["x-kubernetes-validations"]
+    del spec["properties"]["nodes"]["x-kubernetes-validations"], spec["x-kubernetes-validations"]
+    limits = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
+    template = {"spec": {"containers": [{"name": "trainer", "image": "x", **limits}]}}
+    crowded = {
+        **_job(nodes={"min": 1, "max": 1}, processesPerNode=2, template=template),
+        "metadata": {"name": "crowded"},
+    }
     merge = "application/merge-patch+json"
     try:
         cluster.call("PATCH", path, {"spec": older}, content=merge)
@@ -247,6 +253,7 @@ def test_a_job_that_is_older_than_a_rule_can_be_changed_and_wound_up(jobs: str, 
             except Refused:
                 assert time.monotonic() < ends, "the older definition is not served"
                 time.sleep(0.2)
+        cluster.call("POST", jobs, crowded)
     finally:
         cluster.call("PATCH", path, {"spec": whole["spec"]}, content=merge)
     other = {**_job(nodes={"min": 2, "max": 1})}
@@ -263,6 +270,9 @@ def test_a_job_that_is_older_than_a_rule_can_be_changed_and_wound_up(jobs: str, 
     cluster.call("PATCH", f"{jobs}/gpt", {"spec": {"suspend": True}}, content=merge)
     cluster.call("PATCH", f"{jobs}/gpt/status", {"status": {"phase": "Invalid"}}, content=merge)
     assert held["metadata"]["finalizers"] == ["example.com/x"]
+    cluster.call("PATCH", f"{jobs}/crowded", {"spec": {"suspend": True}}, content=merge)
+    with pytest.raises(Refused, match="write at most the GPUs that the trainer asks for"):
+        cluster.call("PATCH", f"{jobs}/crowded", {"spec": {"processesPerNode": 4}}, content=merge)
     with pytest.raises(Refused, match="write at most the value of max"):
         cluster.call("PATCH", f"{jobs}/gpt", {"spec": {"nodes": {"min": 3}}}, content=merge)
     cluster.call("PATCH", f"{jobs}/gpt", {"metadata": {"finalizers": None}}, content=merge)

@@ -165,3 +165,11 @@ async def test_a_spec_that_is_known_is_not_read_again(monkeypatch: pytest.Monkey
     counting, plain = counts(Objects(), [0.0]), job_object()
     assert [await counting.of(plain) for _ in range(3)] == [None] * 3
     assert len(reads) == 1
+
+
+def test_a_job_that_runs_with_more_workers_than_gpus_goes_on_with_them() -> None:
+    shared = {"spec": {"containers": [{"name": "trainer", "resources": {"limits": {"nvidia.com/gpu": 1}}}]}}
+    job = job_object(spec=document(template=shared, processesPerNode=2)["spec"])
+    assert isinstance(read_spec(job), InvalidSpec)
+    assert isinstance(read_spec(job, runs_with=4), InvalidSpec), "it is to run with others"
+    assert isinstance(read_spec(job, runs_with=2), TrainingJob)

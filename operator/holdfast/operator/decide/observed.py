@@ -178,11 +178,13 @@ class Outcome(msgspec.Struct, frozen=True):
     requeue_after_s: float | None = None
 
 
-def read_spec(job: Job, gpus: int | Uncounted | None = None) -> TrainingJob | InvalidSpec:
+def read_spec(
+    job: Job, gpus: int | Uncounted | None = None, runs_with: int | None = None
+) -> TrainingJob | InvalidSpec:
     """The job as its user wrote it, or every problem with it.
 
     `gpus` is what its cluster says that the trainer's container gets, where the spec does not say how many workers
-    a node runs; None: nobody had to be asked.
+    a node runs; None: nobody had to be asked. `runs_with` are the workers of a node that it runs with already.
     """
     if job.oversize:
         fix = f"write at most {SPEC_BYTES_MAX}; files and long scripts belong into a ConfigMap or the image"
@@ -206,7 +208,7 @@ def read_spec(job: Job, gpus: int | Uncounted | None = None) -> TrainingJob | In
         if isinstance(gpus, Uncounted):
             uncounted = (Problem("spec.processesPerNode", MISSING, f"{SAY_PROCESSES}: {gpus.why}"),)
     try:
-        spec = read_trainingjob(document)
+        spec = read_trainingjob(document, runs_with)
     except InvalidSpec as error:
         return InvalidSpec(*error.problems, *uncounted)
     return InvalidSpec(*uncounted) if uncounted else spec
