@@ -5,8 +5,10 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 from trainer_builders import assignment
 
+from holdfast.api.torchnames import TorchName
 from holdfast.trainer import group
 from holdfast.trainer.group import RoundGroup
+from holdfast.trainer.torchcaches import TorchCaches
 
 
 class OnlyMine(HashStore):
@@ -32,3 +34,20 @@ def test_a_group_that_could_not_be_formed_takes_no_name_from_the_next_one(monkey
         assert dist.group.WORLD.group_name == "0"
     finally:
         whole.close()
+
+
+def test_what_cannot_be_forgotten_any_more_is_known_once_the_first_group_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Noticed only as the group ends, a process that has been asked to go on would enter with what it remembers.
+    def takes_an_argument_now(holder: object, name: str) -> None:
+        raise TypeError("missing 1 required positional argument")
+
+    caches = TorchCaches(((TorchName("sys", "path", "nothing"), takes_an_argument_now),))
+    monkeypatch.setattr(group, "CACHES", caches)
+    first = RoundGroup(assignment(world_size=1), backend="gloo", timeout_s=10.0)
+    first.form(lambda: None)
+    try:
+        assert caches.lacking() == ("sys.path",)
+    finally:
+        first.close()

@@ -66,6 +66,8 @@ class RoundGroup:
         `check` is called while waiting and raises when the round is over. Raises NotFormed, DistError or
         RuntimeError when the others cannot be met.
         """
+        # Nothing is kept before a first round, but what can no longer be cleared is told before a second one.
+        CACHES.forget()
         if "nccl" in self._backend:
             # Otherwise NCCL's watchdog thread ends the process when a peer is lost.
             # Source: https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html
