@@ -1,17 +1,29 @@
-"""Pods that a kubelet refused: the next one goes elsewhere for a while."""
+"""Pods that a kubelet refused, or could not begin: the next one goes elsewhere for a while."""
 
 from typing import Any
 
 import msgspec
 import pytest
-from operator_builders import NOW, OPTIONS, actions_of, node, nodes, observed, pending_pod, plan, pod
+from operator_builders import (
+    NOW,
+    OPTIONS,
+    actions_of,
+    document,
+    node,
+    nodes,
+    observed,
+    pending_pod,
+    plan,
+    pod,
+    spec_of,
+)
 
 from holdfast.api.jobstatus import Condition
 from holdfast.operator.decide.action import CreatePod, DeletePod
 from holdfast.operator.decide.observed import Observed
 from holdfast.operator.decide.pods import FIRST_WAIT_S, REFUSED_S, crash_loop, ran_from_to, refused_by
 from holdfast.operator.decide.reconcile import reconcile
-from holdfast.operator.kube.objects import AVOIDS, REFUSED_BY, Pod, PodStatus, Terminated, text_of
+from holdfast.operator.kube.objects import AVOIDS, REFUSED_BY, Node, Pod, PodStatus, Taint, Terminated, text_of
 
 REASONS = [
     "OutOfcpu",
@@ -140,3 +152,43 @@ def test_a_pod_that_waited_for_hours_and_was_then_refused_is_a_quick_end_all_the
         "gpt-0 ended 0 s after its start: OutOfcpu: Pod was rejected: no",
     )
     assert made(observed(pods=(given, pod(1)))) == [], "it is not made again without a pause"
+
+
+NOT_READY = Taint("node.kubernetes.io/not-ready", "NoSchedule")
+
+
+def stopped(*taints: Taint) -> dict[str, Node]:
+    return {**nodes(), "n0": node("n0", ready="Unknown", taints=taints)}
+
+
+def test_a_node_that_just_stopped_gets_no_pod_before_it_is_tainted() -> None:
+    (manifest,) = made(observed(pods=(pod(1),), nodes=stopped()))
+    assert kept_from(manifest) == ["n0"]
+    (manifest,) = made(observed(pods=(pod(1),), nodes=stopped(NOT_READY)))
+    assert kept_from(manifest) == [], "the scheduler knows"
+
+
+def test_pods_that_tolerate_whatever_a_node_is_marked_with_keep_away_from_one_that_stopped() -> None:
+    template = {"spec": {"containers": [{"name": "trainer", "image": "x"}], "tolerations": [{"operator": "Exists"}]}}
+    spec = spec_of(document(template=template))
+    (manifest,) = made(observed(spec=spec, pods=(pod(1),), nodes=stopped(NOT_READY)))
+    assert kept_from(manifest) == ["n0"]
+
+
+def test_one_that_waits_for_a_place_goes_on_waiting_when_the_stopped_node_is_tainted() -> None:
+    pods = (pod(1), waiting(2, "n0"))
+    assert deleted(observed(pods=pods, nodes=stopped()), NOW) == []
+    assert deleted(observed(pods=pods, nodes=stopped(NOT_READY)), NOW) == []
+    assert deleted(observed(pods=pods), NOW) == ["gpt-2"], "the node is back, and may have it"
+
+
+@pytest.mark.parametrize("taints", [(), (NOT_READY,)])
+def test_a_pod_whose_node_stopped_before_it_began_is_made_elsewhere(taints: tuple[Taint, ...]) -> None:
+    seen = observed(pods=(pending_pod(0, node="n0"), pod(1)), nodes=stopped(*taints))
+    assert deleted(seen, NOW) == ["gpt-0"]
+    assert [each["metadata"]["name"] for each in made(seen)] == ["gpt-2"]
+
+
+def test_one_whose_first_container_ran_stays_until_it_is_released() -> None:
+    begun = pod(0, phase="Pending", runs_for_s=1.0)
+    assert deleted(observed(pods=(begun, pod(1)), nodes=stopped()), NOW) == []

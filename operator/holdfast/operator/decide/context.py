@@ -167,8 +167,22 @@ class Context:
 
     @cached_property
     def refused(self) -> list[str]:
-        """Host name labels of the nodes that refused a pod of the job just now, and are not avoided anyway."""
-        return [name for name in self._host_names(self.refusals.nodes) if name not in self.avoided]
+        """Host name labels of the nodes that would have no pod of the job just now, and are not avoided anyway.
+
+        One that just stopped has no taint yet: a pod made in that moment would be bound to it.
+        """
+        open_ = {each for each in self._not_ready if holds_nobody_off(self.observed.nodes[each], self.tolerations)}
+        return [name for name in self._host_names(self.refusals.nodes | open_) if name not in self.avoided]
+
+    @cached_property
+    def kept_off(self) -> frozenset[str]:
+        """Host name labels of the nodes that no pod of the job would find a place on now."""
+        return frozenset((*self.refused, *self.avoided, *self._host_names(self._not_ready)))
+
+    @cached_property
+    def _not_ready(self) -> list[str]:
+        states = {name: state_of(node, self.options, None)[0] for name, node in self.observed.nodes.items()}
+        return [name for name, state in states.items() if state is NodeState.NOT_READY]
 
     def _host_names(self, names: Iterable[str]) -> list[str]:
         nodes = {name: self.observed.nodes.get(name) for name in names}

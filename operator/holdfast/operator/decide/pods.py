@@ -284,10 +284,16 @@ def refused_by(pod: Pod) -> str:
     Such as OutOfcpu, OutOfnvidia.com/gpu, UnexpectedAdmissionError, NodeAffinity, TopologyAffinityError.
     Source: https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/lifecycle/predicate.go
     """
-    reason, statuses = pod.status.reason, (*pod.status.container_statuses, *pod.status.init_container_statuses)
-    began = any(each.state.running is not None or each.state.terminated is not None for each in statuses)
-    refused = pod.status.phase == "Failed" and reason and reason not in OF_NO_NODE and not began
+    reason = pod.status.reason
+    refused = pod.status.phase == "Failed" and reason and reason not in OF_NO_NODE and not has_begun(pod)
     return pod.spec.node_name if refused else ""
+
+
+def has_begun(pod: Pod) -> bool:
+    """Whether anything of it runs, or ran."""
+    statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
+    began = any(each.state.running is not None or each.state.terminated is not None for each in statuses)
+    return began or pod.status.phase == "Running"
 
 
 @dataclass(frozen=True, slots=True)

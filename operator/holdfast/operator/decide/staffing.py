@@ -12,7 +12,7 @@ from holdfast.operator.decide.action import CreatePod, DeletePod
 from holdfast.operator.decide.admission import HELD
 from holdfast.operator.decide.context import Context, Decision
 from holdfast.operator.decide.podbuilder import blueprint, edition_of, is_earlier
-from holdfast.operator.decide.pods import UNREACHABLE, goes_on, is_running, ran_from_to
+from holdfast.operator.decide.pods import UNREACHABLE, goes_on, has_begun, is_running, ran_from_to
 from holdfast.operator.kube.objects import AVOIDS, REFUSED_BY, ROLL_TO, Pod
 
 CREATED_AT_ONCE = 500
@@ -156,6 +156,10 @@ def _sort_out_outdated(ctx: Context, job: TrainingJob) -> tuple[list[Pod], list[
         ):
             # A node was returned meanwhile, or another one is avoided now, or one may be tried again.
             outdated.append(_delete_gracefully(pod, "the nodes to avoid changed before it found a place"))
+        elif pod.spec.node_name and _is_unreachable(ctx, pod) and not has_begun(pod):
+            # Kubernetes would leave it there for five minutes.
+            # Source: https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/
+            outdated.append(_delete_gracefully(pod, "its node stopped before it began"))
         else:
             live.append(pod)
     return live, outdated
@@ -164,7 +168,7 @@ def _sort_out_outdated(ctx: Context, job: TrainingJob) -> tuple[list[Pod], list[
 def _is_refused_still(ctx: Context, pod: Pod) -> bool:
     """Whether the nodes that it was made to keep away from for a while are to be left out still."""
     known = pod.metadata.annotations.get(REFUSED_BY, "")
-    return not known or {*ctx.refused, *ctx.avoided}.issuperset(known.split(","))
+    return not known or ctx.kept_off.issuperset(known.split(","))
 
 
 def _ordinal(pod: Pod) -> int:
