@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "build" / "tests" / "torch"  # of the file system that the environment is on: it takes no room
+FOLDER = ROOT / "build" / "tests" / "torch"  # of the environment's file system, as a rule: it takes no room
 WHERE_IMAGES_LOOK = "/opt/site"  # images/Dockerfile, target example-script
 NAMES = ("torch", "numpy")
 
@@ -81,4 +81,7 @@ def _link(distribution: Distribution, folder: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         source = Path(str(file.locate()))
         if source.exists() and not target.exists():  # what Python compiled may be gone
-            os.link(source, target)
+            try:
+                os.link(source, target)
+            except OSError:  # another file system, or one without links
+                shutil.copy2(source, target)

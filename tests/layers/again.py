@@ -5,9 +5,9 @@
 
 Tests that fail by chance and tests that take long are found only so. What a layer came to is kept as soon as it
 has ended, in a file below build/again for each choice of layers; called again with the same words, it goes on
-where it stopped, also after a commit that changes tests alone. A commit that changes the product begins anew. The
+where it stopped, also after a change of tests alone. A change of the product, committed or not, begins anew. The
 end is a report: minutes of each run, each test that failed, or took longer than 20 s, and the ten slowest. It
-fails when a layer failed.
+fails when a layer failed, or a test had to be run again.
 """
 
 import argparse
@@ -142,9 +142,12 @@ def busy_loops(count: int) -> Iterator[None]:
 
 
 def state_of_product() -> str:
-    """Of what is committed: the trees of its folders, in one number each."""
-    said = git("rev-parse", *(f"HEAD:{each}" for each in PRODUCT))
-    return git("hash-object", "--stdin", stdin=said)[:12]
+    """In one number: of what is committed of its folders, and of what is not."""
+    trees = git("rev-parse", *(f"HEAD:{each}" for each in PRODUCT))
+    changed = git("diff", "--binary", "HEAD", "--", *PRODUCT)
+    fresh = git("ls-files", "--others", "--exclude-standard", "--", *PRODUCT).splitlines()
+    said = [trees, changed, *(git("hash-object", each) for each in fresh)]
+    return git("hash-object", "--stdin", stdin="\n".join(said))[:12]
 
 
 def git(*words: str, stdin: str = "") -> str:
@@ -153,7 +156,10 @@ def git(*words: str, stdin: str = "") -> str:
 
 
 def go_on(kept: Kept, layers: Sequence[Layer], count: int, file: Path, heard: Interruptions) -> int:
-    """Until there are so many whole runs. Returns 130 after an interruption, else 1 when a layer failed."""
+    """Until there are so many whole runs.
+
+    Returns 130 after an interruption, else 1 when a layer failed or a test was run again.
+    """
 
     def keep() -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -176,7 +182,7 @@ def go_on(kept: Kept, layers: Sequence[Layer], count: int, file: Path, heard: In
         for each in left:  # what was not started, for what it needs failed
             this.layers.setdefault(each.name, LayerOfRun(1, 0.0, 0.0))
         keep()
-    return int(any(of.code for each in kept.runs for of in each.layers.values()))
+    return int(any(of.code or of.failed for each in kept.runs for of in each.layers.values()))
 
 
 def main() -> int:

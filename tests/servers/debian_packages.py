@@ -8,10 +8,11 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 INSTALL_S_MAX = 1200.0  # a package manager that is not ready by then hangs
+OTHERWISE = Path(__file__).parents[2] / "build" / "cache"
 PACKAGES = {
     "etcd": "etcd-server",
     "etcdctl": "etcd-client",
@@ -32,9 +33,14 @@ class PackagesMissing(RuntimeError):
 
 
 def cache_folder() -> Path:
-    """Where whatever takes long to make is kept: $XDG_CACHE_HOME/holdfast, ~/.cache when that is unset."""
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(home) / "holdfast"
+    """Where whatever takes long to make is kept: $XDG_CACHE_HOME/holdfast, ~/.cache when that is unset.
+
+    Where that cannot be written, in the checkout's build folder.
+    """
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder if os.access(folder, os.W_OK) else OTHERWISE
 
 
 def packaged_program(name: str) -> Path:

@@ -3,7 +3,8 @@
 The places are tried in this order. PATH is none of them: what lies there may be of another release.
 
 1. the folder named by KUBEBUILDER_ASSETS (for the oldest release KUBEBUILDER_ASSETS_OLDEST);
-2. the cache: $XDG_CACHE_HOME/holdfast/NAME-VERSION (~/.cache when unset), never inside the checkout;
+2. the cache: $XDG_CACHE_HOME/holdfast/NAME-VERSION (~/.cache when unset), inside the checkout only where that
+   cannot be written;
 3. the download that its makers publish, with its checksum;
 4. published Go modules, built by go_modules.py into the cache, once per machine, in minutes. A build may take as
    long as it needs; it is given up when its log has not grown for a long time.
@@ -77,8 +78,15 @@ class Release:
 
     def _present(self, name: str) -> Path | None:
         assets = os.environ.get(self.assets) if self.assets else None
-        places = ([Path(assets)] if assets else []) + [self.folder]
-        return next((each / name for each in places if os.access(each / name, os.X_OK)), None)
+        if assets and os.access(named := Path(assets) / name, os.X_OK):
+            minor = self.version.rpartition(".")[0]
+            if (said := minor_of(named)) not in ("", minor):
+                raise ProgramMissing(
+                    f"{self.assets}: {named} is of {said}, and these tests are of {minor}. "
+                    f"Name a folder with {self.version}, or unset {self.assets}."
+                )
+            return named
+        return self.folder / name if os.access(self.folder / name, os.X_OK) else None
 
     def _downloaded(self, name: str) -> Path | None:
         """From its makers; None where they cannot be reached."""
@@ -140,6 +148,14 @@ _failed: dict[tuple[Release, str], ProgramMissing] = {}
 def kubernetes_program(name: str) -> Path:
     """The path of kube-apiserver, kubectl or another, of this run's release. Raises ProgramMissing."""
     return RELEASES[os.environ.get("HOLDFAST_TEST_KUBERNETES", "newest")].program(name)
+
+
+def minor_of(program: Path) -> str:
+    """The release that a program of Kubernetes says it is of, such as 1.37; empty where it says none."""
+    asked = ("version", "--client") if program.name == "kubectl" else ("--version",)
+    said = subprocess.run([program, *asked], capture_output=True, text=True, timeout=DOWNLOAD_S_MAX, check=False)
+    found = re.search(r"\bv(\d+\.\d+)\.\d", said.stdout)
+    return found[1] if found else ""
 
 
 def fetch(address: str, checksum_address: str, path: Path) -> None:

@@ -46,9 +46,9 @@ def build_with(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> No
     monkeypatch.setattr(kubernetes_binaries, "BUILD", ("bash", str(build)))
 
 
-def put_program(folder: Path, name: str = NAME) -> Path:
+def put_program(folder: Path, name: str = NAME, says: str = "") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text("#!/bin/sh\n")
+    (folder / name).write_text(f"#!/bin/sh\necho {says}\n")
     (folder / name).chmod(0o755)
     return folder / name
 
@@ -98,6 +98,27 @@ def test_a_named_folder_comes_before_the_cache_and_what_lies_on_the_path_is_not_
     named = put_program(tmp_path / "assets")
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(named.parent))
     assert kubernetes_program(NAME) == named
+
+
+@pytest.mark.parametrize("name", [NAME, "kubectl"])
+def test_a_named_folder_of_another_release_is_not_taken(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_program(cache_folder() / f"kubernetes-{NEWEST.version}", name)
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path / "assets"))
+    same = put_program(tmp_path / "assets", name, f"Version: v{NEWEST.version.rpartition('.')[0]}.9")
+    assert kubernetes_program(name) == same
+    put_program(tmp_path / "assets", name, "Version: v1.30.0")
+    with pytest.raises(ProgramMissing, match=r"is of 1\.30, .* unset KUBEBUILDER_ASSETS"):
+        kubernetes_program(name)
+
+
+def test_where_the_cache_cannot_be_written_the_build_folder_is_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert cache_folder() == debian_packages.OTHERWISE
 
 
 def test_the_oldest_supported_release_has_a_folder_of_its_own(

@@ -169,7 +169,9 @@ def test_a_node_that_just_stopped_gets_no_pod_before_it_is_tainted() -> None:
 
 
 def test_pods_that_tolerate_whatever_a_node_is_marked_with_keep_away_from_one_that_stopped() -> None:
-    template = {"spec": {"containers": [{"name": "trainer", "image": "x"}], "tolerations": [{"operator": "Exists"}]}}
+    template = {
+        "spec": {"containers": [{"name": "trainer", "image": "x"}], "tolerations": [{"operator": "Exists"}]}
+    }
     spec = spec_of(document(template=template))
     (manifest,) = made(observed(spec=spec, pods=(pod(1),), nodes=stopped(NOT_READY)))
     assert kept_from(manifest) == ["n0"]

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from again import Kept, LayerOfRun, WholeRun, busy_loops, go_on, noted, read, report
+from again import Kept, LayerOfRun, WholeRun, busy_loops, git, go_on, noted, read, report, state_of_product
 from layers import Ended, Interruptions, Layer
 
 
@@ -41,6 +41,32 @@ def test_it_goes_on_with_the_layers_that_its_last_run_lacks(
     assert set(kept.runs[0].layers) == {"a", "b"}
     assert kept.runs[0].wall_s > 60.0
     assert go(kept, layers, 1, tmp_path / "kept.json", monkeypatch) == 0  # all are there
+
+
+def test_a_test_that_was_run_again_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    again = {"tests": {"t::x": {"wall_s": 1.0, "failed": False, "run_again": True}}}
+    kept, layers = Kept("p", ["a"], 0), [layer("a", f"echo '{json.dumps(again)}' > {tmp_path}/a.json")]
+    assert go(kept, layers, 1, tmp_path / "kept.json", monkeypatch) == 1
+
+
+def test_what_is_not_committed_is_of_the_product_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("again.ROOT", tmp_path)
+    monkeypatch.setattr("again.PRODUCT", ("api",))
+    (tmp_path / "api").mkdir()
+    written = tmp_path / "api" / "x.py"
+    written.write_text("1")
+    git("init", "-q")
+    git("add", ".")
+    git("-c", "user.name=x", "-c", "user.email=x@y", "commit", "-qm", "x")
+    (tmp_path / "README.md").write_text("of no matter")
+    states = [state_of_product()]
+    for file, content in ((written, "2"), (written.with_name("y.py"), "1"), (written.with_name("y.py"), "2")):
+        file.write_text(content)
+        states.append(state_of_product())
+    assert len(set(states)) == 4
+    written.write_text("1")
+    (tmp_path / "api" / "y.py").unlink()
+    assert state_of_product() == states[0]
 
 
 def test_a_test_that_failed_and_those_that_take_long_are_read_from_what_the_layer_wrote(tmp_path: Path) -> None:
