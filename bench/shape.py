@@ -72,7 +72,7 @@ class Limit:
 
 
 # Measured with this program on the wheels of h11 0.16.0, httpx 0.28.1, kopf 1.45.2 and torchft-nightly 2026.10.26.
-# Source: https://pypi.org (the projects' own releases)
+# Source: the wheels that these projects released
 PEERS: Sequence[Shape] = (
     Shape("h11", 11, 2_568, 153, 37.0, 8.9, 26, 0.042, 2, 1),
     Shape("httpx", 23, 8_828, 248, 50.5, 9.3, 22, 0.039, 21, 2),

@@ -23,7 +23,7 @@ LLAMA3 = "https://arxiv.org/abs/2407.21783 (table 4)"
 BLOOM = "https://arxiv.org/abs/2211.05100 (section 3.4)"
 NEOX = "https://arxiv.org/abs/2204.06745 (section 4)"
 DEEPSEEK = "https://arxiv.org/abs/2412.19437 (sections 3 and 4)"
-OLMO = "https://pypi.org/project/ai2-olmo-core/1.5.0/ (throughput of OLMo-7B.py and OLMo-13B.py)"
+OLMO = "https://github.com/allenai/OLMo-core/blob/v1.5.0/README.md (throughput of OLMo-7B.py and OLMo-13B.py)"
 MPT = "https://github.com/mosaicml/llm-foundry/blob/main/scripts/train/benchmarking/README.md"
 DEFAULTS = Efficiency()
 LLAMA_405B = Model("Llama 3 405B", layers=126, hidden=16384, heads=128, kv_heads=8, ffn=53248, vocab=128256)
