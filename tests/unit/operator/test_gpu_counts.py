@@ -8,7 +8,7 @@ import pytest
 from operator_builders import OPTIONS, document, job_object, spec_of
 
 from holdfast.api.errors import InvalidSpec, Unavailable
-from holdfast.api.gpus import Uncounted
+from holdfast.api.gpus import Uncounted, asks_cluster
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.act import gpucounts
 from holdfast.operator.act.gpucounts import ASK_AGAIN_S, GpuCounts
@@ -165,6 +165,23 @@ async def test_a_spec_that_is_known_is_not_read_again(monkeypatch: pytest.Monkey
     counting, plain = counts(Objects(), [0.0]), job_object()
     assert [await counting.of(plain) for _ in range(3)] == [None] * 3
     assert len(reads) == 1
+
+
+async def test_what_was_counted_holds_for_a_newer_spec_with_the_same_template_which_is_read_once(
+    server: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[object] = []
+
+    def asks(template: object) -> Any:
+        reads.append(template)
+        return asks_cluster(template)
+
+    monkeypatch.setattr(gpucounts, "asks_cluster", asks)
+    counting = counts(server, [0.0])
+    looks = [job_object(spec=claiming(suspend=each > 1), generation=each) for each in (1, 1, 2, 2, 2)]
+    assert [await counting.of(each) for each in looks] == [8] * 5
+    assert len(reads) == 2
+    assert len(server.asked) == 2, "the claim and the classes, once"
 
 
 def test_a_job_that_runs_with_more_workers_than_gpus_goes_on_with_them() -> None:

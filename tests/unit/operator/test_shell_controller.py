@@ -75,6 +75,33 @@ async def test_what_was_done_is_told_though_the_status_cannot_be_written_and_not
     assert server.told == ["MemberReplaced", "JobAccepted", "Running"]
 
 
+async def test_a_job_that_runs_with_more_workers_than_gpus_is_looked_at_as_before() -> None:
+    server, view = OtherWriters(), ClusterView(*(lambda name: None,) * 3)
+    server.others_write = False
+    one = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
+    template = {"spec": {"containers": [{"name": "trainer", "image": "x", **one}]}}
+    spec = document(template=template, processesPerNode=2)["spec"]
+    job = Job(job_object().metadata, msgspec.Raw(msgspec.json.encode(spec)))
+    view.jobs.replace("", [job], view.jobs.begin_list(), "1")
+    view.nodes.replace("", [node(f"n{each}") for each in range(3)], view.nodes.begin_list(), "1")
+    view.pods.replace("", [pod(0), pod(1)], view.pods.begin_list(), "1")
+    writes = Writes(server, lambda: True)  # type: ignore[arg-type]
+    recorder = EventRecorder(writes, "one", lambda: text_of(NOW))
+    executor, dry_run = DoneAtOnce(), DryRun(writes, OPTIONS, lambda: 0.0)
+    controller = Controller(view, writes, executor, recorder, dry_run, OPTIONS, lambda: NOW)  # type: ignore[arg-type]
+    knows = HealthyLine()
+    uid = job.metadata.uid
+    policy = Policy("research/gpt", 2, 2, generation=1, uid=uid, processes_per_node=2)
+    knows.report = msgspec.structs.replace(report(generation=1), policy=policy)
+    await controller.look(job, knows)  # type: ignore[arg-type]
+    assert "InvalidSpec" not in server.told
+    await controller.look(job, HealthyLine())  # type: ignore[arg-type]
+    assert "InvalidSpec" not in server.told, "a watchdog that says less than before takes nothing back"
+    controller.forget("research/gpt")
+    await controller.look(job, HealthyLine())  # type: ignore[arg-type]
+    assert "InvalidSpec" in server.told, "of a job that nobody knows to run so"
+
+
 class RefusesChecks:
     """Makes no checking pod, for the reason that is given; everything else is done at once."""
 

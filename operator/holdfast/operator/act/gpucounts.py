@@ -47,21 +47,21 @@ class GpuCounts:
         """GPUs of the trainer's container by what its cluster says. Raises Unavailable and Fenced."""
         about, key = job.metadata, key_of(job.metadata)
         held = self._counted.get(key)
-        # Most looks are at a spec that is known: it is not read again for them.
+        if held is not None and held.uid != about.uid:
+            held = None
         is_final = held is not None and not isinstance(held.count, Uncounted)
-        if held is not None and is_final and (held.uid, held.generation) == (about.uid, about.generation):
+        # Most looks are at a spec that is known: it is not read again for them.
+        if held is not None and is_final and held.generation == about.generation:
             return held.count
         template = _template_of(job)
         refs, classes = asks_cluster(template)
-        if template is None or not (refs or classes):
-            self._counted[key] = _Counted(about.uid, about.generation, b"", None, self._clock())
-            return None
-        written = msgspec.json.encode(template)
-        holds = held is not None and (held.uid, held.template) == (about.uid, written)
-        if held is not None and holds and (is_final or self._clock() - held.at < ASK_AGAIN_S):
-            return held.count
-        count = await self._count(about.namespace, template, refs)
-        self._counted[key] = _Counted(about.uid, about.generation, written, count, self._clock())
+        written = msgspec.json.encode(template) if refs or classes else b""
+        count: Count = None
+        if held is not None and held.template == written and (is_final or self._clock() - held.at < ASK_AGAIN_S):
+            count, at = held.count, held.at
+        else:
+            count, at = await self._count(about.namespace, template, refs) if written else None, self._clock()
+        self._counted[key] = _Counted(about.uid, about.generation, written, count, at)
         return count
 
     def known(self, job: Job) -> Count:
