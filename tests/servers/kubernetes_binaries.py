@@ -17,6 +17,7 @@ Source: https://book.kubebuilder.io/reference/envtest (what KUBEBUILDER_ASSETS m
 Source: https://kubernetes.io/releases/download/ (where programs and their checksums are)
 """
 
+import functools
 import hashlib
 import http.client
 import os
@@ -44,6 +45,7 @@ ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), p
 SILENT_S_MAX = 600.0
 LOOK_S = 0.2
 CHECKSUM_BYTES_MAX = 1024
+ANSWER_S_MAX = 60.0  # a program that does not even say its version by then hangs
 DOWNLOAD_S_MAX = 20.0  # to the first answer: a place that is slower than this is taken as not reachable
 BUILD = (sys.executable, str(Path(__file__).parent / "go_modules.py"))
 CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
@@ -150,10 +152,17 @@ def kubernetes_program(name: str) -> Path:
     return RELEASES[os.environ.get("HOLDFAST_TEST_KUBERNETES", "newest")].program(name)
 
 
+@functools.cache
 def minor_of(program: Path) -> str:
-    """The release that a program of Kubernetes says it is of, such as 1.37; empty where it says none."""
+    """The release that a program of Kubernetes says it is of, such as 1.37; empty where it says none.
+
+    Raises ProgramMissing where it cannot be run.
+    """
     asked = ("version", "--client") if program.name == "kubectl" else ("--version",)
-    said = subprocess.run([program, *asked], capture_output=True, text=True, timeout=DOWNLOAD_S_MAX, check=False)
+    try:
+        said = subprocess.run([program, *asked], capture_output=True, text=True, timeout=ANSWER_S_MAX, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:  # of another machine, or not whole
+        raise ProgramMissing(f"{program} cannot be run: {error}") from error
     found = re.search(r"\bv(\d+\.\d+)\.\d", said.stdout)
     return found[1] if found else ""
 

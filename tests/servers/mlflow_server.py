@@ -6,7 +6,6 @@ Its application is served as it is, without the background jobs of `mlflow serve
 a test to run.
 """
 
-import fcntl
 import json
 import shutil
 import subprocess
@@ -18,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from debian_packages import cache_folder
+from debian_packages import cache_folder, locked
 from patience import patient
 
 VERSION = "3.17.2"
@@ -40,9 +39,7 @@ server.serve_forever()
 
 def mlflow_python() -> Path:
     """The Python that has it; installed now where it is not there yet, by one who comes first."""
-    cache_folder().mkdir(parents=True, exist_ok=True)
-    with (cache_folder() / "mlflow.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked("mlflow.lock"):
         return _installed()
 
 

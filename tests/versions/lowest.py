@@ -2,19 +2,19 @@
 
     python tests/versions/lowest.py
 
-What constraints-lowest.txt names is installed once into `~/.cache/holdfast/lowest-HASH` (HOLDFAST_CACHE names
-another folder): 5 GB, named after the file's content and the Python. The end is pytest's closing line and its exit
-status.
+What constraints-lowest.txt names is installed once into `~/.cache/holdfast/lowest-HASH`: 5 GB, named after the
+file's content and the Python. The end is pytest's closing line and its exit status.
 """
 
-import fcntl
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1] / "servers"))
+
+from debian_packages import cache_folder, locked
 from environments import LOWEST, TOOLS, bounds, lay_over, make, pythons, run_tests
 from training_tests import TESTS
 
@@ -24,13 +24,11 @@ NOT_BEFORE_2_13 = "tests/integration/trainer/test_reentry.py::test_thirty_rounds
 
 def installed(python: Path, version: str) -> Path:
     """The environment, made where it is not there. Raises CalledProcessError."""
-    cache = Path(os.environ.get("HOLDFAST_CACHE") or Path.home() / ".cache" / "holdfast")
-    cache.mkdir(parents=True, exist_ok=True)
+    cache = cache_folder()
     name = hashlib.sha256(LOWEST.read_bytes() + version.encode()).hexdigest()[:12]
     folder = cache / f"lowest-{name}"
     stamp = folder / "installed"
-    with open(cache / "lowest.lock", "w") as lock:  # two checkouts may want it at once
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked("lowest.lock"):  # two checkouts may want it at once
         if not stamp.exists():
             print(f"installing the lowest versions into {folder}: 3 GB to download, some minutes", flush=True)
             shutil.rmtree(folder, ignore_errors=True)

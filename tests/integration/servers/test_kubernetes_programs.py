@@ -108,8 +108,13 @@ def test_a_named_folder_of_another_release_is_not_taken(
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path / "assets"))
     same = put_program(tmp_path / "assets", name, f"Version: v{NEWEST.version.rpartition('.')[0]}.9")
     assert kubernetes_program(name) == same
-    put_program(tmp_path / "assets", name, "Version: v1.30.0")
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path / "older"))
+    put_program(tmp_path / "older", name, "Version: v1.30.0")
     with pytest.raises(ProgramMissing, match=r"is of 1\.30, .* unset KUBEBUILDER_ASSETS"):
+        kubernetes_program(name)
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path / "torn"))
+    put_program(tmp_path / "torn", name).write_bytes(b"\x7fELF")
+    with pytest.raises(ProgramMissing, match="cannot be run"):
         kubernetes_program(name)
 
 
