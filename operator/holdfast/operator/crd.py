@@ -138,7 +138,10 @@ _ENOUGH_GPUS = (
     f"!has(t.resources) || !has(t.resources.limits) || {_COUNTS} == 0 || {_COUNTS} >= self.processesPerNode"
 )
 # Such a job may be older than the rule: it is suspended, and resumed, as it is.
-_RUNS_WITH = "oldSelf.hasValue() && oldSelf.value().?processesPerNode == self.?processesPerNode"
+_AS_BEFORE = (
+    "oldSelf.hasValue() && oldSelf.value().?processesPerNode == self.?processesPerNode && "
+    "oldSelf.value().template.spec.containers == self.template.spec.containers"
+)
 
 
 def _whole_worlds() -> Iterator[Rule]:
@@ -166,7 +169,7 @@ def _whole_worlds() -> Iterator[Rule]:
 JOB_RULES = rules(
     *_whole_worlds(),
     Rule(
-        f"!{_COUNTED} || {_RUNS_WITH} || ({of_trainer(_ENOUGH_GPUS, 'self.template.spec')})",
+        f"!{_COUNTED} || ({_AS_BEFORE}) || ({of_trainer(_ENOUGH_GPUS, 'self.template.spec')})",
         TOO_FEW_GPUS_FIX,
         ".processesPerNode",
         old=True,

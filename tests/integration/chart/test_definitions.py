@@ -271,8 +271,10 @@ def test_a_job_that_is_older_than_a_rule_can_be_changed_and_wound_up(jobs: str, 
     cluster.call("PATCH", f"{jobs}/gpt/status", {"status": {"phase": "Invalid"}}, content=merge)
     assert held["metadata"]["finalizers"] == ["example.com/x"]
     cluster.call("PATCH", f"{jobs}/crowded", {"spec": {"suspend": True}}, content=merge)
-    with pytest.raises(Refused, match="write at most the GPUs that the trainer asks for"):
-        cluster.call("PATCH", f"{jobs}/crowded", {"spec": {"processesPerNode": 4}}, content=merge)
+    fewer = [{"name": "trainer", "image": "x", "resources": {"limits": {"amd.com/gpu": 1}}}]
+    for change in ({"processesPerNode": 4}, {"template": {"spec": {"containers": fewer}}}):
+        with pytest.raises(Refused, match="write at most the GPUs that the trainer asks for"):
+            cluster.call("PATCH", f"{jobs}/crowded", {"spec": change}, content=merge)
     with pytest.raises(Refused, match="write at most the value of max"):
         cluster.call("PATCH", f"{jobs}/gpt", {"spec": {"nodes": {"min": 3}}}, content=merge)
     cluster.call("PATCH", f"{jobs}/gpt", {"metadata": {"finalizers": None}}, content=merge)
