@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from aiohttp import web
 from patience import patient
+from server_process import free_port
 
 from holdfast.agent.jobstream import Reporter
 from holdfast.agent.launch.connection import Connection
@@ -27,7 +28,6 @@ from holdfast.wire.access import Access, Address, Credential
 from holdfast.wire.line import TurnedAway
 
 JOB = "research/gpt"
-ANY_PORT = Address("127.0.0.1", 0)
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Server:
     """Takes every line, or answers with `refuses`. It shows `shows` to each."""
 
     token_file: Path
-    address: Address = field(default=ANY_PORT)
+    address: Address = field(default_factory=lambda: Address("127.0.0.1", free_port()))
     refuses: web.Response | None = None
     shows: list[bytes] = field(default_factory=list)
     tokens: list[str] = field(default_factory=list)
@@ -78,7 +78,6 @@ async def serving(server: Server) -> AsyncIterator[web.AppRunner]:
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, server.address.host, server.address.port, reuse_address=True).start()
-    server.address = Address("127.0.0.1", runner.addresses[0][1])
     try:
         yield runner
     finally:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import msgspec
 from aiohttp import WSMsgType, web
 from patience import patient
+from server_process import free_port
 
 from holdfast.api.telemetry import AgentHello, FromAgent, NodeReport, ReportTaken, ToAgent
 
@@ -35,7 +36,7 @@ class FakeWatchdog:
     """Listens on one port; `stop` and `start` again keep it."""
 
     def __init__(self) -> None:
-        self.port = 0
+        self.port = free_port()
         self.takes = True
         self.tokens = [TOKEN]
         self.refused = asyncio.Event()
@@ -48,8 +49,7 @@ class FakeWatchdog:
         application.router.add_get("/v1/agent", self._serve)
         self._runner = web.AppRunner(application, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
-        self.port = self._runner.addresses[0][1]
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
 
     async def stop(self) -> None:
         assert self._runner is not None

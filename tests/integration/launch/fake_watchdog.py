@@ -9,6 +9,7 @@ from typing import Self, TypeVar
 import msgspec
 from aiohttp import WSMsgType, web
 from patience import patient
+from server_process import free_port
 
 from holdfast.api.membership import FromLauncher, Join, Refused, RoundWord
 from holdfast.api.memory import MemoryRound
@@ -43,7 +44,7 @@ def _standby() -> web.Response:
 class FakeWatchdog:
     """Use as an async context manager; `endpoint` is where launchers find it."""
 
-    port: int = 0
+    port: int = field(default_factory=free_port)
     refuse: str = ""
     token: str = TOKEN
     standby: bool = False
@@ -68,7 +69,6 @@ class FakeWatchdog:
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
         await site.start()
-        self.port = site._server.sockets[0].getsockname()[1]
         self._changed = asyncio.Event()
 
     async def hang_up(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Self
 import msgspec
 from aiohttp import WSMsgType, web
 from patience import patient
+from server_process import free_port
 
 from holdfast.api.intervention import InterventionOutcome, InterventionRequest, InterventionState
 from holdfast.api.plan import (
@@ -86,7 +87,7 @@ class FakeOperatorWatchdog:
         self.forgotten: list[str] = []
         self.interventions: list[InterventionRequest] = []
         self.answer_intervention = InterventionState.DONE
-        self.port = 0
+        self.port = free_port()  # kept while it is away: whoever asks for it meanwhile could be given it
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -105,7 +106,6 @@ class FakeOperatorWatchdog:
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
-        self.port = self._runner.addresses[0][1]
 
     async def close(self) -> None:
         """Go away; jobs are remembered."""

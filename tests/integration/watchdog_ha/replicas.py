@@ -20,6 +20,7 @@ from patience import patient
 from peers import JOB, TO_LAUNCHER, bearer, join, policy_of
 from redis_sentinels import RedisWithSentinels
 from redis_server import RedisServer
+from server_process import free_port
 
 from holdfast.api.event import Journaled
 from holdfast.api.membership import Beat, FromLauncher, RoundEntered
@@ -44,11 +45,10 @@ class Relay:
         self._target = target
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
-        self.port = 0
+        self.port = free_port()
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", self.port, reuse_address=True)
 
     def cut(self) -> None:
         """End every connection."""
