@@ -17,12 +17,11 @@ from holdfast.operator.act.executor import Executor, Fault
 from holdfast.operator.act.gpucounts import ASK_AGAIN_S as COUNT_AGAIN_S
 from holdfast.operator.act.gpucounts import Count, GpuCounts
 from holdfast.operator.act.statuswriter import EventRecorder, write_status
-from holdfast.operator.decide.action import StartCheck, Tell
+from holdfast.operator.decide.action import KubeEvent, StartCheck, Tell
 from holdfast.operator.decide.admission import Contender, contender
 from holdfast.operator.decide.events import only_now, unsaid
 from holdfast.operator.decide.observed import (
     UNTRIED,
-    KubeEvent,
     Observed,
     Options,
     Outcome,

@@ -324,15 +324,16 @@ class Operation:
         def wall() -> str:
             return text_of(self._wall())
 
+        recorder = EventRecorder(writes, settings.identity, wall)
         executor = Executor(
             view,
             writes,
             self._watchdog,
+            recorder,
             owned=owned,
             done=lambda kind: metrics.actions.labels(kind).inc(),
             wall=wall,
         )
-        recorder = EventRecorder(writes, settings.identity, wall)
         dry_run = DryRun(writes, options, self._clock)
         controller = Controller(view, writes, executor, recorder, dry_run, options, self._wall)
         scheduler = Scheduler(view, self._worklist, controller, self._watchdog, metrics, settings.resync_s)

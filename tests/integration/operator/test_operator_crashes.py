@@ -30,8 +30,6 @@ QUEUED = ("before-workload", "after-workload")
 """Reached only by a job in a queue: `test_operator_queues`."""
 CHECKED = ("before-check", "after-check")
 """Reached only where a changed policy is tried: `test_operator_policy_checks`."""
-ENDS_UNTOLD = ("before-event", "before-release", "after-release")
-"""Where the operator may die between the last thing it does for a job and telling of it."""
 TOGETHER = 6
 POINTS = [point for point in ALL_POINTS if point not in (*FINISHED, *HANDED_ON, *QUEUED, *CHECKED)]
 PATIENCE_S = 40.0
@@ -94,15 +92,10 @@ async def whole_life(fault: str, world: World) -> None:
     assert watchdog.forgotten == [cluster.id()]
     assert len(watchdog.interventions) == 1
     await eventually("the answer written", lambda: _answered(cluster), within_s=PATIENCE_S)
-    # Each is told once, or not at all where the operator died before it could.
-    if fault not in ENDS_UNTOLD:
-        await eventually("the end told", lambda: _told_of(cluster, "WoundUp"), within_s=PATIENCE_S)
+    # Each is told once, or not at all where the operator died before it could; the end, before the job is let go.
     told = [(each["reason"], each["count"]) for each in await cluster.listed("events")]
     assert {count for _, count in told} == {1}, told
-
-
-async def _told_of(cluster: Cluster, reason: str) -> bool:
-    return reason in [each["reason"] for each in await cluster.listed("events")]
+    assert [reason for reason, _ in told].count("WoundUp") == 1, told
 
 
 async def finished_life(fault: str, world: World) -> None:

@@ -11,9 +11,9 @@ from operator_builders import OPTIONS, document, node, plan, report, spec_of
 from holdfast.api.jobstatus import Condition
 from holdfast.api.status import JobPhase
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.operator.decide.action import CreatePod, DeletePod
+from holdfast.operator.decide.action import CreatePod, DeletePod, KubeEvent
 from holdfast.operator.decide.admission import Contender, contender
-from holdfast.operator.decide.observed import KubeEvent, Observed
+from holdfast.operator.decide.observed import Observed
 from holdfast.operator.decide.reconcile import reconcile
 from holdfast.operator.kube.objects import (
     EDITION,

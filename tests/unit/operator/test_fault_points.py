@@ -9,6 +9,7 @@ from operator_builders import NOW, document, job_object, node
 from holdfast.api.trainingjob import policy_of, read_trainingjob
 from holdfast.operator.act import faultpoint
 from holdfast.operator.act.executor import Executor
+from holdfast.operator.act.statuswriter import EventRecorder
 from holdfast.operator.decide.action import (
     Action,
     Apply,
@@ -21,6 +22,8 @@ from holdfast.operator.decide.action import (
     DeletePod,
     EndCheck,
     Forget,
+    KubeEvent,
+    RecordLast,
     SetFinalizer,
     SetNodeHealth,
     Submit,
@@ -45,6 +48,7 @@ AROUND: dict[str, Action] = {
     "uncordon": Uncordon("n1"),
     "node-health": SetNodeHealth("n1", "False", "Faulty", "XID 79", text_of(NOW)),
     "remediation": AskForRemediation({"metadata": {"name": "n1"}, "spec": {"action": "Reboot"}}),
+    "last-event": RecordLast(KubeEvent("WoundUp", "nothing is left")),
     "finalizer": SetFinalizer(held=True),
     "release": SetFinalizer(held=False),
     "job-deleted": DeleteJob(),
@@ -89,7 +93,8 @@ async def die(monkeypatch: pytest.MonkeyPatch, point: str, action: Action) -> in
     view.nodes.replace("", [node("n1")], view.nodes.begin_list(), "1")
     writes = Writes(server, lambda: True)  # type: ignore[arg-type]
     owned = {SERVICE: (SERVICES, view.services), WORKLOAD: (workloads(APIS[0]), view.workloads)}
-    executor = Executor(view, writes, server, owned, lambda kind: None, lambda: text_of(NOW))  # type: ignore[arg-type]
+    recorder = EventRecorder(writes, "one", lambda: text_of(NOW))
+    executor = Executor(view, writes, server, recorder, owned, lambda kind: None, lambda: text_of(NOW))  # type: ignore[arg-type]
     monkeypatch.setattr(faultpoint, "_armed", point)
     monkeypatch.setattr(faultpoint, "_left", 1)
     with pytest.raises((Died, BaseExceptionGroup)) as died:

@@ -20,7 +20,16 @@ from operator_builders import (
 )
 
 from holdfast.api.status import JobPhase
-from holdfast.operator.decide.action import Delete, DeletePod, Forget, SetFinalizer, Submit, Tell
+from holdfast.operator.decide.action import (
+    Delete,
+    DeletePod,
+    Forget,
+    KubeEvent,
+    RecordLast,
+    SetFinalizer,
+    Submit,
+    Tell,
+)
 from holdfast.operator.decide.belongings import budget_of, service_of
 from holdfast.operator.decide.observed import Observed, Outcome
 from holdfast.operator.decide.reconcile import reconcile
@@ -73,12 +82,12 @@ def test_a_still_job_loses_everything_that_belongs_to_it(phase: JobPhase) -> Non
 
 def test_a_job_without_pods_is_forgotten_and_then_let_go() -> None:
     outcome = decide(deleted(report=STILL, pods=()))
-    assert outcome.actions == (Forget(), SetFinalizer(held=False))
+    told = RecordLast(KubeEvent("WoundUp", "the job is still; nothing is left"))
+    assert outcome.actions == (told, Forget(), SetFinalizer(held=False)), "once it is let go nobody can tell"
     assert outcome.status is None
     service = owned(service_of(JOB))
     last = decide(deleted(report=STILL, pods=(), services=(service,)))
-    assert last.actions == (Delete("Service", "gpt"), Forget(), SetFinalizer(held=False))
-    assert "WoundUp" in [each.reason for each in outcome.events]
+    assert last.actions == (Delete("Service", "gpt"), told, Forget(), SetFinalizer(held=False))
 
 
 def test_a_job_that_the_watchdog_never_took_waits_for_nobody() -> None:
@@ -100,10 +109,9 @@ def test_a_watchdog_that_is_away_is_waited_for_two_minutes(since_s: float, away_
     outcome = decide(deleted(since_s=since_s, heard_age_s=away_s))
     assert acted(outcome) == (set() if waits else {DeletePod})
     gone = decide(deleted(since_s=since_s, heard_age_s=away_s, pods=()))
-    assert gone.actions == (() if waits else (SetFinalizer(held=False),))
-    said = [each for each in gone.events if each.reason == "WoundUp"]
+    assert acted(gone) == (set() if waits else {RecordLast, SetFinalizer})
+    said = [each.event for each in actions_of(gone, RecordLast)]
     assert all("no checkpoint was asked for" in each.message and each.warning for each in said)
-    assert bool(said) is not waits
 
 
 def test_a_watchdog_that_decides_nothing_is_waited_for_no_longer_than_one_that_is_away() -> None:
@@ -119,11 +127,9 @@ def test_no_wait_is_for_ever() -> None:
     stuck = (pod(0, deleted=True, deletion_grace_s=30),)
     assert acted(decide(deleted(since_s=700, report=STILL, pods=stuck))) == set()
     let_go = decide(deleted(since_s=721, report=STILL, pods=stuck))
-    assert acted(let_go) == {Forget, SetFinalizer}
-    (said,) = [each.message for each in let_go.events if each.reason == "WoundUp"]
-    assert said == "the job is still; 1 pods that nobody can end are left to Kubernetes"
-    (said,) = [each.message for each in decide(deleted(report=STILL, pods=())).events if each.reason == "WoundUp"]
-    assert said == "the job is still; nothing is left"
+    assert acted(let_go) == {RecordLast, Forget, SetFinalizer}
+    (said,) = actions_of(let_go, RecordLast)
+    assert said.event.message == "the job is still; 1 pods that nobody can end are left to Kubernetes"
 
 
 def test_a_refused_spec_cannot_be_suspended_and_does_not_hold_the_job() -> None:

@@ -9,7 +9,16 @@ from operator_builders import NOW, OPTIONS, document, job_object, spec_of
 
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.act.executor import Executor
-from holdfast.operator.decide.action import Cordon, DeleteJob, EndCheck, SetNodeHealth, StartCheck
+from holdfast.operator.act.statuswriter import EventRecorder
+from holdfast.operator.decide.action import (
+    Cordon,
+    DeleteJob,
+    EndCheck,
+    KubeEvent,
+    RecordLast,
+    SetNodeHealth,
+    StartCheck,
+)
 from holdfast.operator.decide.checkpod import checking
 from holdfast.operator.kube.clusterview import ClusterView
 from holdfast.operator.kube.objects import text_of
@@ -18,31 +27,34 @@ from holdfast.wire.kube.client import Request
 from holdfast.wire.kube.reply import refusal
 
 TELLS = SetNodeHealth("n1", "False", "Faulty", "XID 79", text_of(NOW))
+LAST = RecordLast(KubeEvent("WoundUp", "the job is still; nothing is left"))
+Tells = SetNodeHealth | RecordLast
 
 
-class NodesRefused:
-    """An API server that answers whatever is asked of nodes with this, and takes the rest."""
+class Refuses:
+    """An API server that answers whatever is asked of nodes and events with this, and takes the rest."""
 
     def __init__(self, code: int) -> None:
         self._code = code
         self.deleted: list[str] = []
 
     async def ask(self, request: Request, guard: Callable[[], None] | None = None) -> bytes:
-        if "/nodes/" in request.path:
+        if "/nodes/" in request.path or "/events" in request.path:
             raise refusal(self._code, b'{"reason": "Because"}')
         if request.verb == "DELETE":
             self.deleted.append(request.path)
         return b'{"kind": "Status"}'
 
 
-async def deleted_after(first: SetNodeHealth | Cordon, code: int) -> bool:
+async def deleted_after(first: Tells | Cordon, code: int) -> bool:
     """Whether a job whose time is over is deleted, though what comes before that is answered so."""
-    server, view = NodesRefused(code), ClusterView(*(lambda name: None,) * 3)
+    server, view = Refuses(code), ClusterView(*(lambda name: None,) * 3)
     writes = Writes(server, lambda: True)  # type: ignore[arg-type]
     executor = Executor(
         view,
         writes,
         None,  # type: ignore[arg-type]
+        EventRecorder(writes, "one", lambda: text_of(NOW)),
         owned={},
         done=lambda kind: None,
         wall=lambda: text_of(NOW),
@@ -53,13 +65,24 @@ async def deleted_after(first: SetNodeHealth | Cordon, code: int) -> bool:
 
 
 @pytest.mark.parametrize("code", [403, 422], ids=["without the right", "against a policy"])
-async def test_a_job_goes_though_others_cannot_be_told_of_its_node(code: int) -> None:
-    assert await deleted_after(TELLS, code)
+@pytest.mark.parametrize("tells", [TELLS, LAST])
+async def test_a_job_goes_though_others_cannot_be_told_of_its_node_or_its_end(tells: Tells, code: int) -> None:
+    assert await deleted_after(tells, code)
 
 
-@pytest.mark.parametrize("code", [409, 500], ids=["a race", "an outage"])
-async def test_a_job_waits_until_others_were_told_where_that_is_a_matter_of_time(code: int) -> None:
-    assert not await deleted_after(TELLS, code)
+@pytest.mark.parametrize(("tells", "code"), [(TELLS, 409), (TELLS, 500), (LAST, 500), (LAST, 429)])
+async def test_a_job_waits_until_others_were_told_where_that_is_a_matter_of_time(tells: Tells, code: int) -> None:
+    assert not await deleted_after(tells, code)
+
+
+async def test_the_last_event_is_told_once_whatever_it_says_the_second_time() -> None:
+    server = Keeps()
+    recorder = EventRecorder(Writes(server, lambda: True), "one", lambda: text_of(NOW))  # type: ignore[arg-type]
+    first, second = "the job is still; nothing is left", "the watchdog does not know the job; nothing is left"
+    for says in (first, second):
+        await recorder.record(job_object(), KubeEvent("WoundUp", says), once=True)
+    (told,) = server.there.values()
+    assert (told["message"], told["count"]) == (first, 1)
 
 
 async def test_a_job_waits_until_its_node_is_out_of_service() -> None:
@@ -100,6 +123,7 @@ def checked_by(server: Keeps) -> tuple[Executor, StartCheck]:
         ClusterView(*(lambda name: None,) * 3),
         writes,
         None,  # type: ignore[arg-type]
+        EventRecorder(writes, "one", lambda: text_of(NOW)),
         owned={},
         done=lambda kind: None,
         wall=lambda: text_of(NOW),

@@ -23,6 +23,7 @@ from holdfast.operator.decide.action import (
     DeleteJob,
     DeletePod,
     Forget,
+    RecordLast,
     SetFinalizer,
     Submit,
     Tell,
@@ -132,7 +133,7 @@ class ToyCluster:
                 self.think(suspend=policy.suspend, settled=False)
             case Forget():
                 self.forgotten = True
-            case Tell():
+            case Tell() | RecordLast():
                 pass
 
     def think(self, *, suspend: bool | None = None, settled: bool = True) -> None:

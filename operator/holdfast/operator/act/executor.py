@@ -16,6 +16,7 @@ from holdfast.api.nesting import read
 from holdfast.operator.act.cordon import cordoned, patch_node, uncordoned
 from holdfast.operator.act.faultpoint import around
 from holdfast.operator.act.handover import carry_out, write_health
+from holdfast.operator.act.statuswriter import EventRecorder
 from holdfast.operator.decide.action import (
     Action,
     Apply,
@@ -31,6 +32,7 @@ from holdfast.operator.decide.action import (
     EndRemediation,
     Forget,
     Manifest,
+    RecordLast,
     SetFinalizer,
     SetNodeHealth,
     StartCheck,
@@ -85,6 +87,7 @@ POINTS: Final[dict[type[Action], str]] = {
     ChangeRemediation: "remediation",
     ChangeWorkload: "workload",
     EndRemediation: "remediation",
+    RecordLast: "last-event",
     DeleteJob: "job-deleted",
     Submit: "submit",
     Forget: "forget",
@@ -96,11 +99,11 @@ class _Kind(msgspec.Struct, frozen=True):
 
 
 def _holds_up(fault: Fault) -> bool:
-    """Whether the job has to wait until that is done. What others are to be told is no part of it: without the
-    right to tell them, it would wait for ever.
+    """Whether the job has to wait until that is done. What others or people are to be told is no part of it:
+    without the right to tell them, it would wait for ever.
     """
     action, error = fault
-    told = isinstance(action, SetNodeHealth | AskForRemediation | ChangeRemediation | EndRemediation)
+    told = isinstance(action, SetNodeHealth | AskForRemediation | ChangeRemediation | EndRemediation | RecordLast)
     return not told or isinstance(error, Conflicting) or not isinstance(error, Declined)
 
 
@@ -115,6 +118,7 @@ class Executor:
     view: ClusterView
     writes: Writes
     watchdog: Watchdog
+    recorder: EventRecorder
     owned: dict[str, Kept]
     done: Callable[[str], None]
     wall: Callable[[], str]
@@ -211,6 +215,8 @@ class Executor:
             case ChangeWorkload(name=name, uid=uid, version=version, status=status):
                 about = {"uid": uid, "resourceVersion": version}
                 await self._write_workload(job, name, {"metadata": about, "status": status})
+            case RecordLast(event=event):
+                await self.recorder.record(job, event, once=True)
             case SetFinalizer(held=held):
                 await self._set_finalizer(job, held)
             case DeleteJob():

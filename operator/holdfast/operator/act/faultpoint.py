@@ -24,6 +24,7 @@ CHANGES: Final = (
         "status",
         "event",
         "forget",
+        "last-event",
         "release",
         "job-deleted",
         "intervention",

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.api.metadata import API_VERSION
 from holdfast.operator.act.faultpoint import around
-from holdfast.operator.decide.observed import KubeEvent
+from holdfast.operator.decide.action import KubeEvent
 from holdfast.operator.kube.clusterview import ClusterView
 from holdfast.operator.kube.objects import JOBS, Job, Metadata, Object, Resource
 from holdfast.operator.kube.writes import FIELD_MANAGER, Writes, merge_patch
@@ -46,7 +46,8 @@ async def write_status(view: ClusterView, writes: Writes, job: Job, status: Mapp
 class EventRecorder:
     """Records events of jobs. `wall` is the time of day in RFC 3339.
 
-    An event's name follows from what it says, so the same again counts up the one that is there.
+    An event's name follows from what it says, so the same again counts up the one that is there. Of one that can
+    be told `once` in the job's life, it follows from its reason: whoever comes second leaves it as it is.
     """
 
     def __init__(self, writes: Writes, identity: str, wall: Callable[[], str]) -> None:
@@ -54,10 +55,10 @@ class EventRecorder:
         self._identity = identity
         self._wall = wall
 
-    async def record(self, job: Job, event: KubeEvent) -> None:
+    async def record(self, job: Job, event: KubeEvent, *, once: bool = False) -> None:
         """Raises as `Writes`."""
         about, now = job.metadata, self._wall()
-        said = "\0".join((about.uid, event.reason, event.message))
+        said = "\0".join((about.uid, event.reason, "" if once else event.message))
         digest = hashlib.sha256(said.encode()).hexdigest()[:16]
         where = (about.namespace, f"{about.name}.{digest}")
         manifest = {
@@ -85,6 +86,8 @@ class EventRecorder:
             try:
                 await self._writes.create(EVENTS, where[0], manifest)
             except Conflicting:
+                if once:
+                    return
                 # Two patches, because reading events is not among the operator's rights. It may expire this
                 # moment, or somebody else counts: a count is not worth more.
                 with contextlib.suppress(Absent, Conflicting):

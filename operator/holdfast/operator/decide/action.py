@@ -112,6 +112,23 @@ class ChangeWorkload(msgspec.Struct, frozen=True, tag=True):
     status: Manifest
 
 
+class KubeEvent(msgspec.Struct, frozen=True):
+    """A Kubernetes event about the job. `warning` is its type; the same event again is counted, not repeated."""
+
+    reason: str
+    message: str
+    warning: bool = False
+
+
+class RecordLast(msgspec.Struct, frozen=True, tag=True):
+    """Record the last event about the job, before what lets it go: afterwards nobody could say it any more.
+
+    One of that reason that is there already is the same one.
+    """
+
+    event: KubeEvent
+
+
 class SetFinalizer(msgspec.Struct, frozen=True, tag=True):
     """Hold the TrainingJob until it has been wound up, or (`held` False) let it go."""
 
@@ -152,6 +169,7 @@ Action = (
     | ChangeRemediation
     | EndRemediation
     | ChangeWorkload
+    | RecordLast
     | SetFinalizer
     | DeleteJob
     | Submit

@@ -10,7 +10,16 @@ from enum import Enum
 import msgspec
 
 from holdfast.api.status import JobPhase
-from holdfast.operator.decide.action import Action, DeleteJob, EndCheck, Forget, SetFinalizer, Submit
+from holdfast.operator.decide.action import (
+    Action,
+    DeleteJob,
+    EndCheck,
+    Forget,
+    KubeEvent,
+    RecordLast,
+    SetFinalizer,
+    Submit,
+)
 from holdfast.operator.decide.belongings import BUDGET, SERVICE, removed
 from holdfast.operator.decide.capacity import withdrawn
 from holdfast.operator.decide.context import ENDED, Context, Decision
@@ -111,7 +120,9 @@ def wind_up(ctx: Context, deleted_at: float) -> Decision:
         actions: list[Action] = [delete(ctx, pod, "the job is deleted") for pod in going]
         actions += force(ctx, ctx.pods.leaving, "the job is deleted and its node cannot let it go")
         return Decision((*actions, *belongings), f"{why.value}; {len(pods)} pods are to go", LOOK_AGAIN_S)
-    # The watchdog forgets it, and nothing holds it any more.
+    # The watchdog forgets it, people are told, and nothing holds it any more.
     forget = (Forget(),) if ctx.connected else ()
     left = f"{len(pods)} pods that nobody can end are left to Kubernetes" if pods else "nothing is left"
-    return Decision((*belongings, *forgotten(ctx), *forget, SetFinalizer(held=False)), f"{why.value}; {left}")
+    reason = f"{why.value}; {left}"
+    last = RecordLast(KubeEvent("WoundUp", reason, warning=why in WITHOUT_CHECKPOINT))
+    return Decision((*belongings, *forgotten(ctx), last, *forget, SetFinalizer(held=False)), reason)

@@ -10,12 +10,10 @@ from collections.abc import Iterable, Iterator
 from holdfast.api.incident import IncidentState
 from holdfast.api.jobstatus import Condition, TrainingJobStatus
 from holdfast.api.status import JobPhase
-from holdfast.operator.decide.action import Action, AskForRemediation, Cordon, CreatePod, SetFinalizer, Uncordon
+from holdfast.operator.decide.action import Action, AskForRemediation, Cordon, CreatePod, KubeEvent, Uncordon
 from holdfast.operator.decide.admission import CONDITION
 from holdfast.operator.decide.conditions import DROPPED, UNSEEN
 from holdfast.operator.decide.context import Context, Decision
-from holdfast.operator.decide.ending import WITHOUT_CHECKPOINT, waiting
-from holdfast.operator.decide.observed import KubeEvent
 from holdfast.operator.decide.pods import TO_BE_LEFT, ran_from_to, state_of
 from holdfast.operator.decide.policycheck import CHECKING, RESULTS
 from holdfast.operator.kube.objects import Pod, seconds_of
@@ -24,7 +22,7 @@ MESSAGE_LENGTH_MAX = 1000  # the API server takes 1024 bytes
 NAMES_SHOWN = 5
 AMISS = frozenset(("Worse", "CheckFailed"))
 """What is amiss with a changed policy that takes effect all the same."""
-OF_ACTIONS = frozenset(("MemberReplaced", "NodeCordoned", "NodeReturned", "RemediationAsked", "WoundUp"))
+OF_ACTIONS = frozenset(("MemberReplaced", "NodeCordoned", "NodeReturned", "RemediationAsked"))
 
 
 def events_of(ctx: Context, decision: Decision, status: TrainingJobStatus) -> tuple[KubeEvent, ...]:
@@ -46,8 +44,6 @@ def unsaid(events: Iterable[KubeEvent], failed: Iterable[Action]) -> tuple[KubeE
                 taken_back.append(("NodeReturned", f"{node} "))
             case AskForRemediation(manifest=manifest):
                 taken_back.append(("RemediationAsked", f"{manifest['spec']['node']}:"))
-            case SetFinalizer(held=False):
-                taken_back.append(("WoundUp", ""))
     return tuple(
         each
         for each in events
@@ -158,9 +154,6 @@ def _done(ctx: Context, decision: Decision) -> Iterator[KubeEvent]:
             case AskForRemediation(manifest=manifest):
                 asked = manifest["spec"]
                 yield KubeEvent("RemediationAsked", f"{asked['node']}: {asked['action']}, for {asked['incident']}")
-            case SetFinalizer(held=False):
-                why = None if ctx.deleted_at is None else waiting(ctx, ctx.deleted_at)
-                yield KubeEvent("WoundUp", decision.reason, warning=why in WITHOUT_CHECKPOINT)
 
 
 def _lost(ctx: Context) -> list[str]:

@@ -15,7 +15,7 @@ from holdfast.api.metadata import API_VERSION
 from holdfast.api.plan import JobReport, Plan
 from holdfast.api.section import MISSING
 from holdfast.api.trainingjob import SAY_PROCESSES, TrainingJob, read_trainingjob
-from holdfast.operator.decide.action import Action
+from holdfast.operator.decide.action import Action, KubeEvent
 from holdfast.operator.decide.admission import Contender
 from holdfast.operator.decide.allowance import CHECKS_POLICY, COPIES_LAUNCHER, Allowance
 from holdfast.operator.decide.alterations import Alterations
@@ -155,14 +155,6 @@ class Observed(msgspec.Struct, frozen=True):
     queueing: Queueing | None = None
     checks: tuple[Pod, ...] = ()
     check_refused: Mapping[str, str] = {}
-
-
-class KubeEvent(msgspec.Struct, frozen=True):
-    """A Kubernetes event about the job. `warning` is its type; the same event again is counted, not repeated."""
-
-    reason: str
-    message: str
-    warning: bool = False
 
 
 class Outcome(msgspec.Struct, frozen=True):
