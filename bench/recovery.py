@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
-from drill import faults, replicagroups
+from drill import faults, regrouping, replicagroups
 from drill.exercise import Contestant, Effort, Entry, Exercise, Outcomes, carry_out
 from drill.fleet import Shape
 from drill.outcome import Outcome, against, within
@@ -26,6 +26,7 @@ TWO_BY_TWO: Final = Shape(nodes_min=2, nodes_max=2, local_size=2)
 ELASTIC: Final = Shape(nodes_min=1, nodes_max=2, local_size=1)
 
 REPLICA_GROUPS: Final = "replica-groups"  # of two groups of two
+REGROUPING: Final = "regrouping"  # in place, which Holdfast does not do
 
 STOCK, TUNED, JOINABLE = Contestant.STOCK, Contestant.TUNED, Contestant.JOINABLE
 HOLDFAST, REENTERED, REMEMBERED = Contestant.HOLDFAST, Contestant.REENTERED, Contestant.REMEMBERED
@@ -219,7 +220,7 @@ EXERCISES: Final = (
 
 def main() -> None:
     """Run the bench."""
-    names = [*(exercise.name for exercise in EXERCISES), REPLICA_GROUPS]
+    names = [*(exercise.name for exercise in EXERCISES), REPLICA_GROUPS, REGROUPING]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", action="append", choices=names, help="one exercise; may be given several times")
     parser.add_argument("--n", type=int, default=5, help="runs of everything that takes seconds")
@@ -234,6 +235,8 @@ def main() -> None:
         figures += exercise.judge(carry_out(exercise, effort, environment))
     if not given.only or REPLICA_GROUPS in given.only:
         figures += replicagroups.figures(effort, environment)
+    if not given.only or REGROUPING in given.only:
+        figures += regrouping.figures(effort, environment)
     publish("recovery", figures)
 
 

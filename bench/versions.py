@@ -125,10 +125,7 @@ def _constraints(torch: str, folder: Path) -> Path:
     """What else is there: the lowest beside the lowest torch, what is pinned beside any other."""
     if [torch] == list(environments.versions_in(environments.LOWEST)["torch"]):
         return environments.LOWEST
-    lines = environments.PINNED.read_text().splitlines()
-    file = folder / "constraints.txt"
-    file.write_text("\n".join([*(each for each in lines if not each.startswith("torch==")), f"torch=={torch}"]))
-    return file
+    return environments.constraints_with(f"=={torch}", folder)
 
 
 def tried(cell: Cell, python: Path) -> Cell:

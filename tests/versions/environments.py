@@ -32,12 +32,19 @@ _REQUIREMENT: Final = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^]]*\])?>=([0-9][0-9.]
 
 def bounds() -> Mapping[str, str]:
     """The lowest version that pyproject.toml admits of each dependency of `EXTRAS`, by its name there."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked = [*project["dependencies"]]
-    for each in EXTRAS:
-        asked += project["optional-dependencies"][each]
-    found = (_REQUIREMENT.match(each) for each in asked)
+    found = (_REQUIREMENT.match(each) for each in _asked())
     return {match[1]: match[2] for match in found if match}
+
+
+def admitted(package: str) -> str:
+    """What pyproject.toml admits of a dependency of `EXTRAS`: ">=2.11,<2.16"."""
+    return next(each.removeprefix(package) for each in _asked() if re.match(rf"{re.escape(package)}[<>=]", each))
+
+
+def _asked() -> list[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    optional = project["optional-dependencies"]
+    return [*project["dependencies"], *(line for each in EXTRAS for line in optional[each])]
 
 
 def versions_in(constraints: Path) -> Mapping[str, Sequence[str]]:
@@ -48,6 +55,14 @@ def versions_in(constraints: Path) -> Mapping[str, Sequence[str]]:
         if equals:
             found.setdefault(name.strip().lower(), []).append(version.strip())
     return found
+
+
+def constraints_with(torch: str, folder: Path) -> Path:
+    """A file in `folder`: what is pinned of everything else, and this of torch ("==2.15.0")."""
+    lines = PINNED.read_text().splitlines()
+    file = folder / "constraints.txt"
+    file.write_text("\n".join([*(each for each in lines if not each.startswith("torch==")), f"torch{torch}"]))
+    return file
 
 
 def pythons() -> Mapping[str, Path]:
