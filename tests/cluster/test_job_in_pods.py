@@ -8,13 +8,16 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from claimed_gpus import MARK, PER_NODE, REQUEST, TEMPLATE, ClaimedGpus
 from cluster import WITHIN_S, Cluster
 from helmchart import HelmChart
 from installation import NAMESPACE, PARTS, Installation, values
 from live_job import LiveJob, Trained, apply_example, example
-from losses import has_spare, leaders_are_lost, node_is_lost, worker_is_lost
+from losses import has_spare, kill_worker, leaders_are_lost, node_is_lost, worker_is_lost
 from patience import patient
 from shared_volume import SharedVolume
 
@@ -348,6 +351,71 @@ def test_a_deleted_job_is_saved_and_takes_everything_with_it(job: LiveJob, check
     left = lambda: job.kubectl("get", kinds, "-l", "holdfast.dev/job=bytes", "-o", "name")  # noqa: E731
     job.cluster.wait("nothing left of it", lambda: not left())
     assert (checkpoints.folder / "bytes" / f"step-{job.newest().step:08d}").exists()
+
+
+def test_a_job_that_claims_its_gpus_gets_a_worker_for_each_and_heals(
+    cluster: Cluster, checkpoints: SharedVolume, claimed: ClaimedGpus
+) -> None:
+    job = LiveJob(cluster, "claimed", checkpoints.folder / "claimed.losses")
+    manifests = [*example()[:-1], claimed.template(), claiming(job.name)]
+    job.kubectl("apply", "-f", "-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}))
+    job.wait("a spare and two members", lambda: has_spare(job), patient(240.0))
+    job.wait("two workers on each", lambda: job.status().get("worldSize") == 2 * PER_NODE)
+    at = {pod: each["spec"]["nodeName"] for pod, each in job.pods().items()}
+    assert claimed.held(job) == at
+    for pod in at:
+        assert MARK in job.kubectl("exec", pod, "-c", "trainer", "--", "env")
+
+    before = job.newest()
+    kill_worker(job, job.ranks()[0]["node"])
+    job.wait("a newer round after a killed worker", lambda: job.newest().round > before.round)
+
+    # A drained node's pod gives its devices back, and the next one waits for them.
+    job.wait("a spare again", lambda: has_spare(job), patient(240.0))
+    before, name = job.newest(), job.ranks()[0]["node"]
+    job.kubectl("drain", name, "--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={WITHIN_S:.0f}s")
+    job.wait("a newer round after a drain", lambda: job.newest().round > before.round)
+    assert name not in claimed.held(job).values()
+    job.kubectl("uncordon", name)
+    job.wait("a spare on it again", lambda: has_spare(job), patient(240.0))
+    assert sorted(claimed.held(job).values()) == sorted(cluster.nodes)
+
+    # So does that of a node without power, of which nobody hears.
+    before, name = job.newest(), job.ranks()[0]["node"]
+    cluster.nodes[name].kill()
+    job.wait("a newer round after a loss of power", lambda: job.newest().round > before.round)
+    cluster.nodes[name].start()
+    cluster.wait_ready(name)
+    claimed.start_on(cluster.nodes[name])
+    job.wait("a spare with its devices", lambda: has_spare(job) and name in claimed.held(job).values())
+
+    job.kubectl("delete", "tj", job.name, f"--timeout={WITHIN_S:.0f}s")
+    cluster.wait("no claim left", lambda: not job.kubectl("get", "resourceclaims", "-o", "name"))
+
+
+@pytest.fixture
+def claimed(cluster: Cluster, chart: HelmChart) -> Iterator[ClaimedGpus]:
+    gpus = ClaimedGpus(cluster)
+    gpus.start()
+    yield gpus
+    if Installation(cluster).definitions():
+        job = LiveJob(cluster, "claimed", Path())
+        job.kubectl("delete", "tj", job.name, "--ignore-not-found", f"--timeout={WITHIN_S:.0f}s")
+    gpus.stop()  # without it no pod that has devices goes
+
+
+def claiming(name: str) -> dict[str, Any]:
+    """The example, its pods with a claim; how many workers a node runs is for the claim to say."""
+    manifest: dict[str, Any] = example()[-1]
+    manifest["metadata"]["name"] = name
+    spec = manifest["spec"]
+    del spec["processesPerNode"]
+    spec["entrypoint"] = ["train.py", "--steps=100000", "--pace=0.3", f"--losses=/checkpoints/{name}.losses"]
+    spec["checkpoint"]["uri"] = f"file:///checkpoints/{name}"
+    pod = spec["template"]["spec"]
+    pod["resourceClaims"] = [{"name": REQUEST, "resourceClaimTemplateName": TEMPLATE}]
+    pod["containers"][0]["resources"]["claims"] = [{"name": REQUEST}]
+    return manifest
 
 
 def test_uninstalling_leaves_the_definitions_unless_told_otherwise(

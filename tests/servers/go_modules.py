@@ -26,6 +26,8 @@ KUBERNETES, CONTAINERD = "k8s.io/kubernetes", "github.com/containerd/containerd/
 # The parts of Kubernetes are required at no version, for its own build takes them from a folder beside.
 STAGED = re.compile(r"^\s*(k8s\.io/[a-z-]+) v0\.0\.0$", re.MULTILINE)
 VERSION_VARIABLES = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")  # /version tells the first
+# Programs that are not where a module has its others, below cmd.
+ELSEWHERE = {"dra-test-driver": "test/e2e/dra/test-driver"}
 CONTAINERD_TAGS = "no_btrfs no_devmapper no_zfs"  # those want headers of C, or devices that no test has
 
 
@@ -104,7 +106,7 @@ class Go:
             unfinished = into / f"{program}.building"
             # -v names every package as it is compiled: whoever reads this sees that it goes on.
             command = ["build", "-v", "-trimpath", *what.flags, "-o", str(unfinished)]
-            self.run(*command, f"{what.module}/cmd/{program}", shows=True)
+            self.run(*command, f"{what.module}/{ELSEWHERE.get(program, f'cmd/{program}')}", shows=True)
             unfinished.rename(into / program)
 
     def run(self, *arguments: str, shows: bool = False) -> str:

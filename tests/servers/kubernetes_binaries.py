@@ -137,7 +137,7 @@ class Release:
 NEWEST = Release(
     "kubernetes",
     SUPPORTED["NEWEST_TRIED"],
-    (*CONTROL_PLANE, "kubelet", "kube-proxy"),
+    (*CONTROL_PLANE, "kubelet", "kube-proxy", "dra-test-driver"),
     "KUBEBUILDER_ASSETS",
 )
 OLDEST = Release("kubernetes", SUPPORTED["OLDEST_TRIED"], CONTROL_PLANE, "KUBEBUILDER_ASSETS_OLDEST")
