@@ -2,7 +2,7 @@
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TypeVar
 
@@ -14,7 +14,8 @@ from holdfast.api.control import Assignment
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Follows, Tier
-from holdfast.checkpoint.capture import randomness
+from holdfast.checkpoint.capture import optimizerstate, randomness
+from holdfast.checkpoint.capture.allowed import Allowed
 from holdfast.checkpoint.capture.capture import Capture
 from holdfast.checkpoint.capture.equivalence import Equivalence, LossOf
 from holdfast.checkpoint.capture.learningrate import LearningRate
@@ -56,6 +57,12 @@ class Checkpointer:
     (`Run.batch`); a script that does so itself, or trains with the same batches again on purpose, says False.
     `storage` and `reached` are for tests and other kinds of storage.
 
+    What a checkpoint holds of the model, the optimizer and `extra` is restored, in the shape it was saved in, also
+    what those do not show before their first step. A name that only one of checkpoint and script has is refused
+    (`Unfit`), unless it is among `may_be_missing` (from the checkpoint: it stays as the script made it) or
+    `may_be_left_over` (in the checkpoint: it is not restored). Both are patterns of whole names, or of names of
+    parameters: `head.*`.
+
     Where the job wants snapshots in the nodes' memory, they are taken as often as it says. Without a directory it
     does nothing else but count steps. Raises InvalidInput when something in this cannot be checkpointed.
 
@@ -75,6 +82,8 @@ class Checkpointer:
     uri: str | None = None
     every_steps: int | None = None
     keep: int | None = None
+    may_be_missing: Sequence[str] = ()
+    may_be_left_over: Sequence[str] = ()
     compares_batches: bool = True
     storage: Storage | None = None
     reached: Reached = lambda point: None
@@ -87,6 +96,7 @@ class Checkpointer:
         uri = rehearsed_from or self.uri or self.run.assignment.restore.uri
         if uri and (self.storage is None or rehearsed_from is not None):
             self.storage = storage_at(uri)
+        optimizerstate.require_optimizer(self.model, self.optimizer)
         self._part: Assignment = self.run.assignment.inside()
         self._group = SaveGroup(self._part)
         self._equivalence: Equivalence | None = None
@@ -360,6 +370,7 @@ class Checkpointer:
             extra=self.extra or {},
             equivalence=self._equivalence,
             loop=self._loop,
+            allowed=Allowed(tuple(self.may_be_missing), tuple(self.may_be_left_over)),
         )
 
     def _open_data(self, data: Iterable[Batch]) -> Iterator[Batch]:

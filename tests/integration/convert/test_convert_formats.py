@@ -20,8 +20,8 @@ from holdfast.checkpoint.convert.comparison import Compared, compare
 from holdfast.checkpoint.convert.content import Contents, Origin, Shape, Source
 from holdfast.checkpoint.convert.conversion import Converted, Kind, convert, open_source
 from holdfast.checkpoint.convert.safetensorsfile import NAMES
-from holdfast.checkpoint.convert.torchfile import nest
 from holdfast.checkpoint.errors import Unfit
+from holdfast.checkpoint.format.nested import nest
 
 STRANGE = [torch.complex128, torch.float4_e2m1fn_x2]
 DTYPES = [*NAMES, *STRANGE]

@@ -15,9 +15,10 @@ from torch.distributed.tensor import DTensor
 from holdfast.checkpoint.capture.capture import PrivateMemory
 from holdfast.checkpoint.capture.image import ImageWriter, Snapshot
 from holdfast.checkpoint.capture.live import ChunkKey, LiveState
-from holdfast.checkpoint.capture.state import FlatState, TrainingState
+from holdfast.checkpoint.capture.state import TrainingState
 from holdfast.checkpoint.format.archive import unpack_object
 from holdfast.checkpoint.format.index import StoredObject
+from holdfast.checkpoint.format.nested import Flat
 
 
 class Norm(nn.Module):
@@ -40,7 +41,7 @@ class Counted(TrainingState):
 
     asked: list[int] = field(default_factory=list)
 
-    def flat(self, rank: int) -> FlatState:
+    def flat(self, rank: int) -> Flat:
         self.asked.append(rank)
         return TrainingState.flat(self, rank)
 

@@ -64,13 +64,20 @@ def test_a_groups_list_is_told_from_its_settings(name: str, is_list: bool) -> No
 
 
 def settle(
-    members: groups.Members, own: dict[str, Place], lists: dict[str, object], values: dict[str, Any]
+    members: groups.Members,
+    own: dict[str, Place],
+    lists: dict[str, object],
+    values: dict[str, Any],
+    kept: list[str] | None = None,
 ) -> list[tuple[Place, object]]:
     """`lists` and `values` are what the checkpoint holds; tensors are there, objects are unpacked."""
     packed = {name: Target.of_bytes(1) for name in (*lists, *values)}
     saved = {name: each if isinstance(each, torch.Tensor) else packed[name] for name, each in values.items()}
     made = Regrouping(members=members, own=own, lists={name: packed[name] for name in lists}, saved=saved)
-    return made.settle(lambda name, _: {**lists, **values}[name])
+    found = made.settle(lambda name, _: {**lists, **values}[name])
+    if kept is not None:
+        kept.extend(made.kept)
+    return found
 
 
 RATES = {RATE: 0.1, OTHER_RATE: 0.2}
@@ -98,9 +105,21 @@ def test_groups_that_differ_cannot_be_made_one() -> None:
         settle({FIRST: ["a", "b"]}, {RATE: PLACE}, {FIRST: ["a"], SECOND: ["b"]}, RATES)
 
 
-def test_a_setting_that_the_parameters_group_had_not_got_is_named() -> None:
+def test_a_setting_that_one_of_the_parameters_groups_had_not_got_is_named() -> None:
     with pytest.raises(Unfit, match=r"there is no optimizer\.param_groups\.1\.lr"):
-        settle({FIRST: ["b"]}, {RATE: PLACE}, {FIRST: ["a"], SECOND: ["b"]}, {RATE: 0.1})
+        settle({FIRST: ["a", "b"]}, {RATE: PLACE}, {FIRST: ["a"], SECOND: ["b"]}, {RATE: 0.1})
+
+
+def test_a_setting_that_nobody_saved_is_kept_and_one_that_the_group_has_not_got_comes_back() -> None:
+    began, kept = f"{groups.PREFIX}0.initial_lr", list[str]()
+    found = settle({FIRST: ["a"]}, {RATE: PLACE}, {FIRST: ["a"]}, {began: 0.3}, kept)
+    assert found == [(("optimizer", "param_groups", 0, "initial_lr"), 0.3)]
+    assert kept == [RATE]
+
+
+def test_settings_of_another_optimizer_are_refused() -> None:
+    with pytest.raises(Unfit, match=r"not saved \(lr\), .* others \(momentum\): it was another optimizer"):
+        settle({FIRST: ["a"]}, {RATE: PLACE}, {FIRST: ["a"]}, {f"{groups.PREFIX}0.momentum": 0.9})
 
 
 def test_tensors_are_settings_as_well_and_no_number_takes_their_place() -> None:

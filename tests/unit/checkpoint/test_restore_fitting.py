@@ -44,7 +44,8 @@ def test_everything_that_does_not_fit_is_said_at_once_with_names_and_dims() -> N
     assert str(caught.value).split("; ") == [
         "model.a: the checkpoint has [1024, 512] bfloat16, the model wants [1024, 768] bfloat16 (dim 1)",
         "model.b: the checkpoint has [4] bfloat16, the model wants [4] float32 (dtype)",
-        "step-00000001 does not hold 7 names: model.new0, model.new1, model.new2, model.new3, model.new4, …",
+        "step-00000001 does not hold 7 names: model.new0, model.new1, model.new2, model.new3, model.new4, … "
+        "(may_be_missing=['model.new0', ...] if that is meant)",
         "it holds, and the model does not ask for, 1 names: model.old",
     ]
 

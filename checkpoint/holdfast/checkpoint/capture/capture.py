@@ -252,8 +252,10 @@ def estimated_bytes(model: Module, optimizer: Optimizer, *, world_size: int) -> 
     Parameters that several ranks hold alike are shared out among them. The optimizer keeps as many tensors like
     a parameter as it has betas, or one where it has momentum.
     """
-    settings = optimizer.defaults
-    states = len(settings.get("betas", ())) or int(bool(settings.get("momentum")))
+    states: dict[torch.Tensor, int] = {}
+    for group in optimizer.param_groups:
+        count = len(group.get("betas", ())) or int(bool(group.get("momentum")))
+        states |= dict.fromkeys(group["params"], count)
     total = 0.0
     for parameter in model.parameters():
         local: torch.Tensor = parameter
@@ -263,5 +265,5 @@ def estimated_bytes(model: Module, optimizer: Optimizer, *, world_size: int) -> 
             placed = zip(parameter.device_mesh.shape, parameter.placements, strict=True)
             replicas = prod(size for size, placement in placed if placement.is_replicate())
             holders = replicas * max(1, world_size // parameter.device_mesh.size())
-        total += local.nbytes / holders * (1 + states * parameter.requires_grad)
+        total += local.nbytes / holders * (1 + states.get(parameter, 0))
     return int(total)

@@ -1,6 +1,6 @@
 """The state of a training loop, looked at again and again without asking for its state dict.
 
-`get_state_dict` costs tens to hundreds of microseconds per tensor. Yet between two steps hardly anything changes
+Asking for it costs tens to hundreds of microseconds per tensor. Yet between two steps hardly anything changes
 but the content: the tensors are the same objects in the same places. So the places are remembered, every one is
 looked at each time, and only a change of the state's shape has the state dict asked for again.
 """
@@ -18,8 +18,9 @@ from torch.optim import Optimizer
 
 from holdfast.checkpoint.capture import groups
 from holdfast.checkpoint.capture.shard import Shard, shard_of
-from holdfast.checkpoint.capture.state import FlatState, TrainingState
-from holdfast.checkpoint.capture.torchstate import flatten_state_dict, local_of, names_of, sharding_of
+from holdfast.checkpoint.capture.state import KEYS, TrainingState
+from holdfast.checkpoint.capture.torchstate import local_of, names_of, sharding_of
+from holdfast.checkpoint.format.nested import Flat, flatten
 
 _LOG = logging.getLogger(__name__)
 
@@ -140,7 +141,7 @@ def _kinds(values: Sequence[Any]) -> list[object]:
 class _Plan:
     """The places of everything that the model and the optimizer's state are made of."""
 
-    def __init__(self, state: TrainingState, flat: FlatState) -> None:
+    def __init__(self, state: TrainingState, flat: Flat) -> None:
         """Raises LookupError with a name when something of the flat state is not found in its place."""
         optimizer = state.optimizer
         hooks = ("_optimizer_state_dict_pre_hooks", "_optimizer_state_dict_post_hooks")
@@ -168,6 +169,7 @@ class _Plan:
                 raise LookupError(name)
             self.held.add(name, places[name], shard_of(name, value))
         self.held.settle()
+        self._keys = [each for each in flat.keys if each[0][0] != "extra"]
         self.paths = {name: path for name, path in flat.paths.items() if name.startswith((*_HELD, _GROUPS))}
         self._names = {
             f"{_GROUPS}{number}.params": flat.values[f"{_GROUPS}{number}.params"]
@@ -181,14 +183,14 @@ class _Plan:
         is_same = len(structure) == len(self._structure) and all(map(is_, structure, self._structure))
         return is_same and self.held.follow()
 
-    def rest(self, optimizer: Optimizer) -> FlatState:
+    def rest(self, optimizer: Optimizer) -> Flat:
         """What of the optimizer is not a tensor in a place."""
         groups = [
             {key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups
         ]
-        values, paths = flatten_state_dict({"optimizer": {"param_groups": groups}})
+        flat = flatten({"optimizer": {"param_groups": groups}})
         found = {name: holder[key] for name, (holder, key) in self._values.items()}
-        return FlatState(values={**values, **self._names, **found}, paths={**self.paths, **paths})
+        return Flat({**flat.values, **self._names, **found}, {**self.paths, **flat.paths}, self._keys)
 
 
 class LiveState:
@@ -206,7 +208,9 @@ class LiveState:
         """The state as it is now. Raises InvalidInput for what cannot be stored."""
         if self._plan is not None and self._plan.holds(self._state):
             rest, own = self._plan.rest(self._state.optimizer), self._state.own(self._rank)
-            return self._seen({**rest.values, **own.values}, {**rest.paths, **own.paths})
+            return self._seen(
+                Flat({**rest.values, **own.values}, {**rest.paths, **own.paths}, [*rest.keys, *own.keys])
+            )
         flat = self._state.flat(self._rank)
         try:
             self._plan = _Plan(self._state, flat)
@@ -215,10 +219,14 @@ class LiveState:
             _LOG.debug("state is asked for its state dict at every snapshot name=%s", missing)
         held = self._plan.held.shards if self._plan is not None else {}
         self._held_signature = [_signature(*each) for each in held.items()]
-        return self._seen({name: flat.values[name] for name in flat.values.keys() - held.keys()}, flat.paths)
+        left = {name: flat.values[name] for name in flat.values.keys() - held.keys()}
+        return self._seen(Flat(left, flat.paths, flat.keys))
 
-    def _seen(self, values: Mapping[str, object], paths: Mapping[str, tuple[str | int, ...]]) -> Look:
-        """`values` are all but what is held in places."""
+    def _seen(self, flat: Flat) -> Look:
+        """Of all but what is held in places."""
+        values, paths = flat.values, flat.paths
+        if flat.keys:
+            values, paths = {**values, KEYS: flat.keys}, {**paths, KEYS: (KEYS,)}
         given: dict[str, Shard] = {}
         objects: dict[str, object] = {}
         for name in sorted(values):

@@ -7,6 +7,7 @@ data.rank-00003               one object per rank, where the data has a state_di
 equivalence.rank-00003        one object per rank, where there is something to compare a restored model by
 random.rank-00003.<source>    tensors per rank
 loop                          one object, of a loop that counts its steps by itself
+keys                          one object: the keys of dictionaries, where some are no text
 
 In a world of another size a rank's own data position means nothing, and is not taken. Only data that says that
 it `counts_globally` takes one: rank r that of rank (r mod saved size). All other data, and in any world data
@@ -18,21 +19,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-import torch
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 from torch.nn import Module
 from torch.optim import Optimizer
 
 from holdfast.api.errors import InvalidInput, Problem
-from holdfast.checkpoint.capture import loopplace, randomness
+from holdfast.checkpoint.capture import loopplace, optimizerstate, randomness
+from holdfast.checkpoint.capture.allowed import NOTHING, Allowed
 from holdfast.checkpoint.capture.equivalence import Equivalence
 from holdfast.checkpoint.capture.loopplace import LoopPlace
-from holdfast.checkpoint.capture.torchstate import flatten_state_dict, names_of
+from holdfast.checkpoint.format.nested import Flat, flatten
 
 
 @runtime_checkable
@@ -69,7 +65,7 @@ class DataPlace:
             self.data.state_dict()
 
 
-SCHEDULER, SCALER = "scheduler", "scaler"
+SCHEDULER, SCALER, KEYS = "scheduler", "scaler", "keys"
 
 
 def data_name(rank: int) -> str:
@@ -85,14 +81,6 @@ def random_prefix(rank: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class FlatState:
-    """State by flat name, and how the names are nested."""
-
-    values: Mapping[str, object]
-    paths: Mapping[str, tuple[str | int, ...]]
-
-
-@dataclass(frozen=True, slots=True)
 class TrainingState:
     """The objects. `data` is None when it cannot say where it is; then only batches are counted."""
 
@@ -104,6 +92,7 @@ class TrainingState:
     scaler: Stateful | None = None
     equivalence: Equivalence | None = None
     loop: LoopPlace | None = None
+    allowed: Allowed = NOTHING
 
     def __post_init__(self) -> None:
         for name, each in self.extra.items():
@@ -113,11 +102,15 @@ class TrainingState:
 
     def sharded(self) -> dict[str, Any]:
         """Model, optimizer and extra, nested. The tensors are those in use, not copies."""
-        model, optimizer = get_state_dict(self.model, self.optimizer)
-        state: dict[str, Any] = {"model": model, "optimizer": optimizer}
+        state = self._trained()
         if self.extra:
             state["extra"] = {name: each.state_dict() for name, each in self.extra.items()}
         return state
+
+    def _trained(self) -> dict[str, Any]:
+        """Looking at an optimizer changes nothing of it."""
+        optimizer = optimizerstate.state_of(self.model, self.optimizer)
+        return {"model": get_model_state_dict(self.model), "optimizer": optimizer}
 
     @property
     def singles(self) -> dict[str, Stateful]:
@@ -125,18 +118,16 @@ class TrainingState:
         named = {SCHEDULER: self.scheduler, SCALER: self.scaler}
         return {name: each for name, each in named.items() if each is not None}
 
-    def flat(self, rank: int) -> FlatState:
+    def flat(self, rank: int) -> Flat:
         """All of it, as rank `rank` saves it."""
-        model, optimizer = get_state_dict(self.model, self.optimizer)
-        values, paths = flatten_state_dict({"model": model, "optimizer": optimizer})
-        own = self.own(rank)
-        return FlatState(values={**values, **own.values}, paths={**paths, **own.paths})
+        trained, own = flatten(self._trained()), self.own(rank)
+        return Flat({**trained.values, **own.values}, {**trained.paths, **own.paths}, [*trained.keys, *own.keys])
 
-    def own(self, rank: int) -> FlatState:
+    def own(self, rank: int) -> Flat:
         """What neither the model nor the optimizer holds."""
         extra = {name: each.state_dict() for name, each in self.extra.items()}
-        values, paths = flatten_state_dict({"extra": extra} if extra else {})
-        whole: dict[str, object] = dict(values)
+        flat = flatten({"extra": extra} if extra else {})
+        whole = dict(flat.values)
         for name, single in self.singles.items():
             whole[name] = single.state_dict()
         if self.data is not None:
@@ -147,41 +138,20 @@ class TrainingState:
             whole[loopplace.NAME] = self.loop.state_dict()
         for source, tensor in randomness.capture().items():
             whole[random_prefix(rank) + source] = tensor
-        return FlatState(values=whole, paths={name: paths.get(name, (name,)) for name in whole})
+        return Flat(whole, {name: flat.paths.get(name, (name,)) for name in whole}, flat.keys)
 
     def load_sharded(self, state: dict[str, Any]) -> None:
         """The reverse of `sharded`."""
         set_model_state_dict(self.model, state["model"])
-        # Of a parameter that never had a gradient the optimizer keeps nothing, here as where it was saved.
-        options = StateDictOptions(strict=False)
-        set_optimizer_state_dict(self.model, self.optimizer, state["optimizer"], options=options)
-        keep_dtypes(self.model, self.optimizer, state["optimizer"]["state"])
-        for group, saved in zip(self.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
-            # Stock torch forgets the settings of a group without parameters, unless it is the last one.
-            group.update({key: value for key, value in saved.items() if key != "params"})
+        optimizerstate.load(self.model, self.optimizer, state["optimizer"])
         for name, each in self.extra.items():
-            each.load_state_dict(state["extra"][name])
+            if name in state.get("extra", {}):
+                load_extra(each, state["extra"][name])
 
 
-# An optimizer's state in the dtypes it was saved in.
-#
-# Stock torch loads every floating-point state tensor, but `step`, in its parameter's dtype. What an optimizer
-# keeps more exactly than that, or as whole numbers, would come back as something else.
-# Source: `_process_value_according_to_param_policy`, torch/optim/optimizer.py
-
-
-def keep_dtypes(model: Module, optimizer: Optimizer, loaded: Mapping[str, object]) -> None:
-    """Put back what was cast. `loaded` is the state that `optimizer` was given, by parameter."""
-    for name, parameter in model.named_parameters():
-        held = optimizer.state.get(parameter)
-        (known_as,) = names_of(model, name)
-        given = loaded.get(known_as)
-        if not held or not isinstance(given, Mapping):
-            continue
-        for key, value in given.items():
-            now = held.get(key)
-            is_cast = (
-                isinstance(now, torch.Tensor) and isinstance(value, torch.Tensor) and now.dtype != value.dtype
-            )
-            if is_cast:
-                held[key] = value.to(device=now.device)
+def load_extra(extra: Stateful, saved: Mapping[Any, Any]) -> None:
+    """An optimizer has back what it is given, in the dtypes it was saved in."""
+    if isinstance(extra, Optimizer):
+        optimizerstate.load_numbered(extra, saved)
+    else:
+        extra.load_state_dict(dict(saved))

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import Final
 
 import torch
-from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint.state_dict import _get_fqns
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
@@ -21,7 +20,6 @@ from holdfast.api.torchnames import TorchName
 __all__ = [
     "NAMES",
     "compute_local_shape_and_global_offset",
-    "flatten_state_dict",
     "local_of",
     "names_of",
     "sharding_of",
@@ -32,7 +30,6 @@ __all__ = [
 _IMPORTED: Final = "`import holdfast.checkpoint` fails: this torch is not supported"
 NAMES: Final = (
     TorchName("torch.distributed.checkpoint.state_dict", "_get_fqns", _IMPORTED),
-    TorchName("torch.distributed.checkpoint._nested_dict", "flatten_state_dict", _IMPORTED),
     TorchName("torch.distributed.tensor._utils", "compute_local_shape_and_global_offset", _IMPORTED),
     TorchName("torch.distributed.tensor", "DTensor._local_tensor", "to_local() is called, which takes longer"),
     TorchName("torch.distributed.tensor", "DTensor._spec", "mesh, placements and shape are compared one by one"),

@@ -12,9 +12,8 @@ from typing import Any, Protocol
 import torch
 
 from holdfast.api.errors import InvalidInput, Problem
+from holdfast.checkpoint.format.nested import NamePath
 from holdfast.checkpoint.storage.local import sync_folder
-
-NamePath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)

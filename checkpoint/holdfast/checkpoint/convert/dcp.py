@@ -17,11 +17,11 @@ from torch.distributed.checkpoint import metadata
 from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
 
 from holdfast.api.errors import Damaged
-from holdfast.checkpoint.convert import content
 from holdfast.checkpoint.convert.content import Contents, Shape
 from holdfast.checkpoint.errors import Unfit
 from holdfast.checkpoint.format.archive import METADATA_FILE, StorageInfo
 from holdfast.checkpoint.format.index import Box
+from holdfast.checkpoint.format.nested import NamePath
 
 _DATA: Final[dict[tuple[str, str], Any]] = {
     **{
@@ -57,7 +57,7 @@ class Described:
     shapes: Mapping[str, Shape]
     chunks: Mapping[str, tuple[tuple[Box, Place], ...]]
     objects: Mapping[str, Place]
-    paths: Mapping[str, content.NamePath]
+    paths: Mapping[str, NamePath]
 
 
 class _Reader(pickle._Unpickler):

@@ -13,8 +13,9 @@ from typing import Any, Final
 import torch
 
 from holdfast.api.errors import Damaged, InvalidInput, Problem, Unavailable
-from holdfast.checkpoint.convert.content import Contents, NamePath, Shape, Source, bytes_of, fresh
+from holdfast.checkpoint.convert.content import Contents, Shape, Source, bytes_of, fresh
 from holdfast.checkpoint.errors import Unfit
+from holdfast.checkpoint.format.nested import NamePath
 
 DTYPES: Final[Mapping[str, torch.dtype]] = {
     "F64": torch.float64,

@@ -1,16 +1,13 @@
 """Files of torch.save, read and written: a dictionary, nested as it likes, under flat names.
 
-The way to flat names and back changes nothing. A dictionary is nested, and so is a list with a tensor or a
-dictionary anywhere in it. All else is one object: plain lists, tuples, empty dictionaries. Names are joined with
-dots. But for what is empty, these are the names that torch.distributed.checkpoint gives.
+For how names are nested see `format/nested.py`.
 """
 
 import io
 import os
 import pickle
 import warnings
-from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,69 +15,10 @@ import torch
 from torch.utils.serialization import config
 
 from holdfast.api.errors import Damaged, InvalidInput, Problem
-from holdfast.checkpoint.convert.content import Contents, NamePath, Shape, Source, bytes_of, fresh
+from holdfast.checkpoint.convert.content import Contents, Shape, Source, bytes_of, fresh
 from holdfast.checkpoint.errors import Unfit
 from holdfast.checkpoint.format.archive import open_archive
-
-
-def flatten(state: Mapping[Any, object]) -> tuple[dict[str, object], dict[str, NamePath], bool]:
-    """The values and paths by flat name, and whether any key was not text and has become it.
-
-    Raises InvalidInput when two values would get the same name.
-    """
-    values: dict[str, object] = {}
-    paths: dict[str, NamePath] = {}
-    has_renamed = False
-    for path, is_renamed, value in _leaves(state, (), is_renamed=False):
-        name = ".".join(map(str, path))
-        if name in values:
-            fix = "rename one of the two that have this name when their keys are joined with dots"
-            raise InvalidInput(Problem(field="name", value=name, fix=fix))
-        values[name], paths[name] = value, path
-        has_renamed = has_renamed or is_renamed
-    return values, paths, has_renamed
-
-
-_CONTRADICTION = "its path in the checkpoint contradicts another's; the checkpoint was written by something else"
-
-
-def nest(values: Mapping[str, object], paths: Mapping[str, NamePath]) -> dict[str, Any]:
-    """The reverse: numbers in paths are places in lists. Raises InvalidInput when paths contradict each other."""
-    root: dict[str, Any] = {}
-    for name, value in values.items():
-        path = paths.get(name, (name,))
-        holder: Any = root
-        for key, below in (*pairwise(path), (path[-1], None)):
-            found = value if below is None else [] if isinstance(below, int) else {}
-            if isinstance(holder, list) and isinstance(key, int) and 0 <= key <= len(holder):
-                fits = key == len(holder) or below is not None
-                holder += [found] if key == len(holder) else []
-            elif isinstance(holder, dict) and isinstance(key, str):
-                fits = key not in holder or below is not None
-                holder.setdefault(key, found)
-            else:
-                fits = False
-            if not fits:
-                raise InvalidInput(Problem(field="name", value=name, fix=_CONTRADICTION))
-            holder = holder[key]
-    return root
-
-
-def _leaves(value: object, path: NamePath, *, is_renamed: bool) -> Iterator[tuple[NamePath, bool, object]]:
-    if isinstance(value, Mapping) and (value or not path):
-        for key, each in value.items():
-            yield from _leaves(each, (*path, str(key)), is_renamed=is_renamed or not isinstance(key, str))
-    elif isinstance(value, list) and _is_nested(value):
-        for place, each in enumerate(value):
-            yield from _leaves(each, (*path, place), is_renamed=is_renamed)
-    else:
-        yield path, is_renamed, value
-
-
-def _is_nested(value: object) -> bool:
-    """Of an entry of a list."""
-    return isinstance(value, Mapping | torch.Tensor) or (isinstance(value, list) and any(map(_is_nested, value)))
-
+from holdfast.checkpoint.format.nested import flatten, nest
 
 _RENAMED = "keys that are numbers have become text, as torch.distributed.checkpoint does it"
 
@@ -106,7 +44,8 @@ class TorchSource:
         if not isinstance(state, Mapping):
             fix = "save a dictionary: what has no name cannot be converted"
             raise InvalidInput(Problem(field="source", value=str(path), fix=fix))
-        self._values, paths, has_renamed = flatten(state)
+        flat = flatten(state)
+        self._values = flat.values
         tensors = {
             name: Shape(value.dtype, tuple(value.shape))
             for name, value in self._values.items()
@@ -117,7 +56,7 @@ class TorchSource:
             and not value.is_quantized
         }
         objects = tuple(name for name in self._values if name not in tensors)
-        self.contents = Contents(tensors, objects, paths, remarks=(_RENAMED,) if has_renamed else ())
+        self.contents = Contents(tensors, objects, flat.paths, remarks=(_RENAMED,) if flat.keys else ())
 
     def tensor(self, name: str) -> torch.Tensor:
         value = self._values[name]

@@ -1,47 +1,56 @@
 """What a rank restores of one checkpoint, where each piece of it belongs, and what does not fit."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch.nn import Module
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from holdfast.checkpoint.capture import groups, loopplace, randomness
+from holdfast.checkpoint.capture import groups, loopplace, optimizerstate, randomness
+from holdfast.checkpoint.capture.allowed import NOTHING, Allowed
 from holdfast.checkpoint.capture.shard import Boxes, Shard, shard_of
 from holdfast.checkpoint.capture.state import (
+    KEYS,
+    SCALER,
+    SCHEDULER,
     Stateful,
     TrainingState,
     data_name,
     equivalence_name,
     random_prefix,
 )
-from holdfast.checkpoint.capture.torchstate import flatten_state_dict, names_of
 from holdfast.checkpoint.errors import Unfit
 from holdfast.checkpoint.format import archive
 from holdfast.checkpoint.format.index import Box
+from holdfast.checkpoint.format.nested import Keys, NamePath, flatten
 from holdfast.checkpoint.restore.blocks import Wants
+from holdfast.checkpoint.restore.shape import EXTRA, OPTIMIZER, Shapes
 from holdfast.checkpoint.restore.stored import StoredCheckpoint
 from holdfast.checkpoint.restore.strip import Target
 
 _SHOWN = 5  # Names of a kind: enough to see what they have in common.
-_MODEL, _PREFIX = "model.", "optimizer.state."
-_ROOTS = (_MODEL, _PREFIX, "extra.")
+MODEL = "model"
+_ROOTS = (f"{MODEL}.", f"{OPTIMIZER}.", f"{EXTRA}.")
 _IMMUTABLE = (type(None), bool, int, float, str)
 
-_Path = tuple[str | int, ...]
-Place = Shard | _Path
+# What torch's schedulers add to a group. Source: torch/optim/lr_scheduler.py
+_OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"}
+
+Place = Shard | NamePath
 """Where something belongs: into a tensor of this rank, or at a path of the nested state."""
 
 
 class Fitting:
     """Whether a checkpoint holds what a model asks for, looked at name by name; `finish` raises when one did not
-    fit, and says everything that is in the way at once.
+    fit, and says everything that is in the way at once. `kept` are the names that stay as the script made them.
     """
 
-    def __init__(self, checkpoint: StoredCheckpoint) -> None:
+    def __init__(self, checkpoint: StoredCheckpoint, allowed: Allowed = NOTHING) -> None:
         self._checkpoint = checkpoint
+        self._allowed = allowed
+        self.kept: list[str] = []
         self._missing: list[str] = []
         self._misfits: list[str] = []
         self._seen: set[str] = set()
@@ -53,6 +62,9 @@ class Fitting:
         (dtype, shape), wanted = self._checkpoint.shape_of(name), shard.local.dtype
         if (dtype, shape) == (wanted, shard.shape):
             return True
+        if self._allowed.may_miss(name) and self._allowed.may_leave(name):
+            self.kept.append(name)
+            return False
         which = "number of dims"
         if len(shape) == len(shard.shape):
             sizes = zip(shape, shard.shape, strict=True)
@@ -73,6 +85,8 @@ class Fitting:
             return True
         if self._checkpoint.has_tensor(name) or self._checkpoint.has_object(name):
             self._misfits.append(f"{name}: the model wants {wanted}, the checkpoint has none of that name")
+        elif self._allowed.may_miss(name):
+            self.kept.append(name)
         else:
             self._missing.append(name)
         return False
@@ -85,11 +99,33 @@ class Fitting:
         if len(self._misfits) > _SHOWN:
             said.append(f"and {len(self._misfits) - _SHOWN} more that differ")
         if self._missing:
-            said.append(f"{self._checkpoint.name} does not hold {_some(self._missing)}")
-        others = [name for name in self._checkpoint.names() if name.startswith(_ROOTS) and name not in self._seen]
-        if others:
+            said.append(
+                f"{self._checkpoint.name} does not hold {_some(self._missing)} "
+                f"(may_be_missing=[{self._missing[0]!r}, ...] if that is meant)"
+            )
+        if others := self.left_over():
             said.append(f"it holds, and the model does not ask for, {_some(others)}")
         raise Unfit("; ".join(said))
+
+    def left_over(self) -> list[str]:
+        """What the checkpoint holds of model, optimizer and further objects, and was not asked for."""
+        return [
+            name
+            for name in self._checkpoint.names()
+            if name.startswith(_ROOTS)
+            and not name.startswith(groups.PREFIX)
+            and name not in self._seen
+            and not self._allowed.may_leave(name)
+        ]
+
+
+def refuse_left_over(checkpoint: str, names: Sequence[str]) -> None:
+    """Raises Unfit for what no rank asked for, with the way out; for none of it nothing."""
+    if names:
+        raise Unfit(
+            f"{checkpoint} holds what the script has not got: {_some(names)}. Give the script what it was saved "
+            f"with, or write Checkpointer(..., may_be_left_over=[{names[0]!r}, ...]) for what is not restored"
+        )
 
 
 def _kind_text(dtype: torch.dtype, shape: Iterable[int]) -> str:
@@ -105,19 +141,21 @@ def _some(names: Sequence[str]) -> str:
 class Regrouping:
     """Which saved group's settings a parameter group has back: those of its parameters, whatever its number.
 
-    A group keeps its own parameters. Where they were is known once the saved lists were read, so all saved groups
-    are read, beside the state; they are small. `members` are the lists of this rank, `own` the places of all else
-    that its groups have; `lists` and `saved` are those of the checkpoint, to be read.
+    A group keeps its own parameters, and what it has that none had (`kept`). Where they were is known once the
+    saved lists were read, so all saved groups are read, beside the state; they are small. `members` are the lists
+    of this rank, `own` the places of all else that its groups have; `lists` and `saved` are those of the
+    checkpoint, to be read.
     """
 
     members: dict[str, Sequence[str]] = field(default_factory=dict)
     own: dict[str, Place] = field(default_factory=dict)
     lists: dict[str, Target] = field(default_factory=dict)
     saved: dict[str, Target | torch.Tensor] = field(default_factory=dict)
+    kept: list[str] = field(default_factory=list)
 
     def settle(self, unpack: Callable[[str, Target], object]) -> list[tuple[Place, object]]:
         """Where what belongs, once all was read. Raises Unfit when parameters that are in one group were saved in
-        several that differ, or in one that has not got a setting.
+        several that differ, or by another optimizer.
         """
         # Each parameter with the number of the group it was saved in.
         homes: dict[str, str] = {}
@@ -132,11 +170,29 @@ class Regrouping:
         values = {
             name: unpack(name, each) if isinstance(each, Target) else each for name, each in self.saved.items()
         }
-        found = []
-        for name, place in self.own.items():
-            number = groups.number_of(name)
+        found: list[tuple[Place, object]] = []
+        for number in dict.fromkeys(map(groups.number_of, (*self.members, *self.own))):
             # Where nobody has saved the list of another stage of a pipeline, there is only the number to go by.
-            first, *others = (groups.named_in(source, name) for source in sources.get(number) or [number])
+            found += self._settings(number, sources.get(number) or [number], values)
+        return found
+
+    def _settings(
+        self, number: str, sources: Sequence[str], values: Mapping[str, object]
+    ) -> list[tuple[Place, object]]:
+        """Of one group: where what belongs, of what its parameters had in the groups that are its `sources`."""
+        own = {groups.setting_of(name): name for name in self.own if groups.number_of(name) == number}
+        saved = {groups.setting_of(name) for name in values if groups.number_of(name) in sources}
+        lacking, more = sorted(own.keys() - saved), sorted(saved - own.keys())
+        if lacking and set(more) - _OF_SCHEDULERS:
+            raise Unfit(
+                f"{groups.PREFIX}{number}: the optimizer has settings that were not saved ({', '.join(lacking)}), "
+                f"and what was saved has others ({', '.join(more)}): it was another optimizer"
+            )
+        self.kept.extend(own[each] for each in lacking)
+        found: list[tuple[Place, object]] = []
+        for setting in sorted(saved):
+            name = own.get(setting, f"{groups.PREFIX}{number}.{setting}")
+            first, *others = (groups.named_in(source, name) for source in sources)
             for each in (first, *others):
                 if each not in values:
                     raise Unfit(f"{name}: its parameters were saved in a group without it, there is no {each}")
@@ -148,6 +204,10 @@ class Regrouping:
                         f"{name}: its parameters were saved in groups that differ, {first} is {one} and {other} "
                         f"is {two}; give the optimizer the parameter groups it was saved with"
                     )
+            if setting not in own:
+                found.append((("optimizer", "param_groups", int(number), *setting.split(".")), value))
+                continue
+            place = self.own[name]
             shape = tuple(value.shape) if isinstance(value, torch.Tensor) else None
             if shape != (place.shape if isinstance(place, Shard) else None):
                 raise Unfit(f"{name}: its parameters were saved with another kind of value, {one}")
@@ -161,7 +221,7 @@ class Contents:
     what each of the `loads` is given.
     """
 
-    objects: list[tuple[_Path, object]]
+    objects: list[tuple[NamePath, object]]
     settings: list[tuple[Place, object]]
     loads: list[tuple[Stateful, Any]]
 
@@ -170,31 +230,40 @@ class Contents:
 class Plan:
     """Tensors are read where they belong; objects are read packed, and nothing of them is applied before `unpack`
     has succeeded on every rank. `loads` are for those who take their state as one object. `random` is fresh memory
-    for the random state that this rank follows.
+    for the random state that this rank follows. `left_over` are the names that this rank does not ask for, `kept`
+    those that stay as the script made them, `unused` what was saved whole and the script has none of.
     """
 
     checkpoint: StoredCheckpoint
     wants: Wants
     sharded: dict[str, Any]
-    objects: list[tuple[_Path, str, Target]] = field(default_factory=list)
+    objects: list[tuple[NamePath, str, Target]] = field(default_factory=list)
     regrouping: Regrouping = field(default_factory=Regrouping)
     loads: list[tuple[Stateful, str, Target]] = field(default_factory=list)
     takes_data: bool = False
     random: dict[str, torch.Tensor] = field(default_factory=dict)
+    left_over: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    unused: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, checkpoint: StoredCheckpoint, state: TrainingState, rank: int, world_size: int) -> "Plan":
-        """Raises Unfit when the checkpoint does not hold what `state` asks for, Damaged when it is not whole. An
-        optimizer that never stepped is given room for its state; all else stays as it is.
+        """Raises Unfit when the checkpoint does not hold what `state` asks for, Damaged when it is not whole. The
+        state stays as it is.
         """
-        make_room(state.model, state.optimizer, checkpoint)
         plan = cls(checkpoint=checkpoint, wants=Wants(checkpoint.map), sharded=state.sharded())
-        fitting = Fitting(checkpoint)
-        plan._add_sharded(fitting)
+        fitting = Fitting(checkpoint, state.allowed)
+        plan._add_model(fitting)
+        plan._take_shape(state, fitting)
+        plan._add_optimizer_and_extra(fitting)
         for name, single in state.singles.items():
             if fitting.object(name):
                 plan.loads.append((single, name, plan._add_object(name)))
         fitting.finish()
+        plan.left_over = fitting.left_over()
+        plan.kept += fitting.kept
+        plan.unused = [each for each in (SCHEDULER, SCALER) if checkpoint.has_object(each)]
+        plan.unused = [each for each in plan.unused if each not in state.singles]
         plan._add_own(state, rank, world_size)
         return plan
 
@@ -224,33 +293,77 @@ class Plan:
         for taker, value in contents.loads:
             taker.load_state_dict(value)
 
-    def _add_sharded(self, fitting: Fitting) -> None:
-        wanted, paths = flatten_state_dict(self.sharded)
+    def _add_model(self, fitting: Fitting) -> None:
+        self._add_sharded(fitting, {MODEL: self.sharded[MODEL]})
+
+    def _take_shape(self, state: TrainingState, fitting: Fitting) -> None:
+        """That of what was saved of the optimizer and further objects. Of a parameter that is not restored, what
+        the optimizer had of it is not either.
+        """
+        is_flattened = optimizerstate.is_flattened(state.model)
+        known = {} if is_flattened else optimizerstate.parameters_of(state.model, state.optimizer)
+        kept = {name.removeprefix(f"{MODEL}.") for name in fitting.kept}
+        parameters = {name: each for name, each in known.items() if name not in kept}
+        keys = self.checkpoint.read_object(KEYS) if self.checkpoint.has_object(KEYS) else []
+        shapes = Shapes(self.checkpoint, cast(Keys, keys), parameters)
+        if not is_flattened:
+            self.sharded[OPTIMIZER] = shapes.optimizer(self.sharded[OPTIMIZER])
+        extra = {}
+        for name, held in self.sharded.pop(EXTRA, {}).items():
+            if shapes.has_extra(name):
+                own = state.extra[name]
+                numbered = optimizerstate.numbered(own) if isinstance(own, Optimizer) else ()
+                extra[name] = shapes.extra(name, held, numbered)
+                self._compare_extra(fitting, {EXTRA: {name: held}})
+            else:
+                self.kept.append(f"{EXTRA}.{name}")
+        if extra:
+            self.sharded[EXTRA] = extra
+
+    def _compare_extra(self, fitting: Fitting, held: Mapping[str, Any]) -> None:
+        """What is shown of a further object and was not saved. It is given what was saved all the same, but for
+        sharded tensors: those are asked for.
+        """
+        for name, value in flatten(held).values.items():
+            if self.checkpoint.has_tensor(name) or self.checkpoint.has_object(name):
+                continue
+            shard = shard_of(name, value) if isinstance(value, DTensor) else None
+            if shard is not None:
+                fitting.tensor(name, shard)
+            else:
+                self.kept.append(name)
+
+    def _add_optimizer_and_extra(self, fitting: Fitting) -> None:
+        self._add_sharded(fitting, {name: each for name, each in self.sharded.items() if name != MODEL})
+        # Of all saved groups what this rank's have: any of them may be that of its parameters.
+        if not self.regrouping.members:
+            return
+        for name in self.checkpoint.names(groups.PREFIX):
+            if groups.is_list(name):
+                self.regrouping.lists[name] = self._add_object(name)
+            else:
+                is_object = self.checkpoint.has_object(name)
+                self.regrouping.saved[name] = self._add_object(name) if is_object else self._add_tensor(name)
+
+    def _add_sharded(self, fitting: Fitting, state: Mapping[str, Any]) -> None:
+        flat = flatten(state)
         boxes: Boxes = {}
-        for name, value in wanted.items():
+        for name, value in flat.values.items():
+            if groups.is_list(name):
+                self.regrouping.members[name] = cast(Sequence[str], value)
+                continue
             shard = shard_of(name, value, boxes) if isinstance(value, torch.Tensor) else None
+            if name.startswith(groups.PREFIX):
+                self.regrouping.own[name] = shard or flat.paths[name]
+                continue
             if isinstance(value, torch.Tensor):
                 fits = shard is not None and fitting.tensor(name, shard)
             else:
                 fits = fitting.object(name)
-            if not fits:
-                continue
-            if groups.is_list(name):
-                self.regrouping.members[name] = value
-            elif name.startswith(groups.PREFIX):
-                self.regrouping.own[name] = shard or paths[name]
-            elif shard is not None:
+            if fits and shard is not None:
                 self.wants.add(Target(shard.local), self.checkpoint.tensor_strips(name, shard.box))
-            else:
-                self.objects.append((paths[name], name, self._add_object(name)))
-        # Of all saved groups what this rank's have: any of them may be that of its parameters.
-        asked = {groups.setting_of(name) for name in self.regrouping.own}
-        for name in self.checkpoint.names(groups.PREFIX):
-            if groups.is_list(name):
-                self.regrouping.lists[name] = self._add_object(name)
-            elif groups.setting_of(name) in asked:
-                is_object = self.checkpoint.has_object(name)
-                self.regrouping.saved[name] = self._add_object(name) if is_object else self._add_tensor(name)
+            elif fits:
+                self.objects.append((flat.paths[name], name, self._add_object(name)))
 
     def _add_own(self, state: TrainingState, rank: int, world_size: int) -> None:
         """Of what was saved per rank, that of the rank this one follows, but no place in the data that is another
@@ -291,10 +404,17 @@ def _whole(shape: tuple[int, ...]) -> Box:
     return Box(offsets=(0,) * len(shape), sizes=shape)
 
 
-def _place(nested: Any, path: _Path, value: object) -> None:
+def _place(nested: Any, path: NamePath, value: object) -> None:
+    """A dictionary's key may be no text, though it is in `path`."""
     for step in path[:-1]:
-        nested = nested[step]
-    nested[path[-1]] = value
+        nested = nested[_key(nested, step)]
+    nested[_key(nested, path[-1])] = value
+
+
+def _key(nested: Any, step: str | int) -> Any:
+    if not isinstance(nested, dict) or step in nested:
+        return step
+    return next((key for key in nested if str(key) == step), step)
 
 
 class Unpacker:
@@ -314,37 +434,3 @@ class Unpacker:
         if all(isinstance(one, _IMMUTABLE) for one in each):
             self._known[packed] = value
         return value
-
-
-def make_room(model: Module, optimizer: Optimizer, checkpoint: StoredCheckpoint) -> None:
-    """Give an optimizer that never stepped empty state tensors of the names and kinds in `checkpoint`.
-
-    Stock torch makes an optimizer's state by stepping it once with zero gradients, which for a DTensor model takes
-    longer than the whole restore. What the state consists of can be read off the checkpoint instead.
-
-    A state tensor either is a scalar or has its parameter's shape, and then its sharding. When the checkpoint
-    holds anything else, nothing is done and the stock way is left to do it.
-    """
-    if optimizer.state or not all(checkpoint.has_tensor(name) for name in checkpoint.names(_PREFIX)):
-        return
-    # By parameter: what its state tensors are called, their dtype and their whole shape.
-    kinds: dict[str, list[tuple[str, torch.dtype, tuple[int, ...]]]] = {}
-    for name in checkpoint.names(_PREFIX):
-        known_as, _, key = name.removeprefix(_PREFIX).rpartition(".")
-        kinds.setdefault(known_as, []).append((key, *checkpoint.shape_of(name)))
-    state = {}
-    for name, parameter in model.named_parameters():
-        (known_as,) = names_of(model, name)
-        room = {}
-        for key, dtype, shape in kinds.pop(known_as, ()):
-            if shape not in ((), tuple(parameter.shape)):
-                return
-            plain = shape == () and parameter.dim() > 0
-            room[key] = torch.zeros((), dtype=dtype) if plain else torch.zeros_like(parameter, dtype=dtype)
-        if room:
-            state[parameter] = room
-    held = {parameter for group in optimizer.param_groups for parameter in group["params"]}
-    # Parameters of other stages are none of this rank's; what else is left over is not understood.
-    is_understood = all(checkpoint.has_tensor(f"{_MODEL}{known_as}") for known_as in kinds)
-    if is_understood and held >= state.keys():
-        optimizer.state.update(state.items())

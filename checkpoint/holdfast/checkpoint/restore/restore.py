@@ -6,6 +6,7 @@ none, the round ends: nobody trains on from what is half of two states.
 """
 
 import gc
+import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,7 @@ from holdfast.checkpoint.format.verifiedfile import BlockSource, NoSource, Tally
 from holdfast.checkpoint.restore.blockpool import host_name
 from holdfast.checkpoint.restore.duties import Demand
 from holdfast.checkpoint.restore.opening import Opening
-from holdfast.checkpoint.restore.plan import Contents, Plan
+from holdfast.checkpoint.restore.plan import Contents, Plan, refuse_left_over
 from holdfast.checkpoint.restore.reading import FailedElsewhere, read_together
 from holdfast.checkpoint.restore.recollect import LIMIT, recollect
 from holdfast.checkpoint.restore.stored import Candidate, StoredCheckpoint
@@ -51,11 +52,14 @@ class _Word(msgspec.Struct, frozen=True):
 
 
 class _Offer(msgspec.Struct, frozen=True):
-    """What one rank says of a candidate it has opened: which checkpoint it sees, by a hash, and what it needs."""
+    """What one rank says of a candidate it has opened: which checkpoint it sees, by a hash, what it needs, and
+    what it does not ask for, by hashes of the names.
+    """
 
     word: _Word
     checkpoint: str = ""
     demand: Demand | None = None
+    left_over: frozenset[bytes] = frozenset()
 
 
 _WORDS = msgspec.msgpack.Decoder(_Word)
@@ -108,7 +112,6 @@ class Restorer:
         self._state = state
         self._blocks = blocks or NoSource()
         self._host = host or host_name()
-        self._is_new = not state.optimizer.state
 
     def restore(self, candidates: Sequence[Candidate], *, skipped: Sequence[str]) -> Position:
         """Apply the first of `candidates` that is intact on every rank; step None when there is none and the state
@@ -122,7 +125,6 @@ class Restorer:
         damaged: list[str] = []
         is_touched = False
         for candidate in candidates:
-            self._forget()
             plan, demands, reason = self._open(candidate)
             if plan is not None and reason is None:
                 is_touched = True
@@ -131,15 +133,9 @@ class Restorer:
                     return replace(position, damaged=tuple(damaged))
             damaged.append(candidate.name)
             passed_over.append(f"{candidate.name}: {reason}")
-        self._forget()
         if is_touched:
             raise NothingToRestore(f"nothing that can be restored is intact: {'; '.join(passed_over)}")
         return Position(skipped=tuple(passed_over), damaged=tuple(damaged))
-
-    def _forget(self) -> None:
-        """Reading makes an optimizer's state, as after a first step."""
-        if self._is_new:
-            self._state.optimizer.state.clear()
 
     def _open(self, candidate: Candidate) -> tuple[Plan | None, list[Demand], str | None]:
         """The plan, what all ranks need, and why the candidate is passed over if it is. Touches nothing."""
@@ -150,7 +146,8 @@ class Restorer:
         if isinstance(plan, _Word):
             offer = _Offer(word=plan)
         else:
-            offer = _Offer(_Word(), plan.checkpoint.digest(), plan.wants.demand(self._host))
+            left_over = frozenset(map(_hash, plan.left_over))
+            offer = _Offer(_Word(), plan.checkpoint.digest(), plan.wants.demand(self._host), left_over)
         heard = [_OFFERS.decode(each) for each in self._group.exchange(msgspec.msgpack.encode(offer))]
         reason = _agree([each.word for each in heard])
         if reason is not None or isinstance(plan, _Word):
@@ -158,6 +155,9 @@ class Restorer:
         for rank, each in enumerate(heard):
             if each.checkpoint != heard[0].checkpoint:
                 raise Unavailable(f"rank {rank} and rank 0 see two different checkpoints at {candidate.name}")
+        # Stages of a pipeline ask for parts: what nobody asks for would be lost without a word.
+        by_nobody = frozenset.intersection(*(each.left_over for each in heard))
+        refuse_left_over(candidate.name, [name for name in plan.left_over if _hash(name) in by_nobody])
         return plan, [each.demand for each in heard if each.demand is not None], None
 
     def _read(
@@ -178,6 +178,8 @@ class Restorer:
         if reason is not None or isinstance(taken, _Word):
             return None, reason
         plan.apply(taken, self._state)
+        if self._group.rank == 0:
+            _tell(plan)
         found = plan.checkpoint.manifest
         # All ranks together have taken this many; where it does not come out even, some are seen again.
         batches = found.batches * found.world_size // self._group.world_size
@@ -202,6 +204,19 @@ class Restorer:
                 batches,
             )
         return position, None
+
+
+def _hash(name: str) -> bytes:
+    return hashlib.blake2b(name.encode(), digest_size=8).digest()
+
+
+def _tell(plan: Plan) -> None:
+    """What is not as it was saved, though it was let pass."""
+    name, kept = plan.checkpoint.name, [*plan.kept, *plan.regrouping.kept]
+    if kept:
+        _LOG.warning("kept as the script made it, %s has none of it names=%s", name, ",".join(kept))
+    if plan.unused:
+        _LOG.warning("not restored, the script has none of it checkpoint=%s names=%s", name, ",".join(plan.unused))
 
 
 def _attempt(name: str, work: Callable[[], Answer]) -> Answer | _Word:
