@@ -36,9 +36,7 @@ def parameters_of(model: Module, optimizer: Optimizer) -> dict[str, torch.Tensor
 
     Raises InvalidInput for a parameter that `model` has not got.
     """
-    known: dict[torch.Tensor, str] = {}
-    for name, parameter in model.named_parameters():
-        known.setdefault(parameter, next(iter(names_of(model, name))))
+    known = {parameter: name for name, parameter in named_parameters(model).items()}
     found: dict[str, torch.Tensor] = {}
     for number, group in enumerate(optimizer.param_groups):
         for place, parameter in enumerate(group[MEMBERS]):
@@ -48,6 +46,13 @@ def parameters_of(model: Module, optimizer: Optimizer) -> dict[str, torch.Tensor
                 raise InvalidInput(Problem(f"optimizer.param_groups[{number}].params[{place}]", value, fix))
             found[known[parameter]] = parameter
     return found
+
+
+def named_parameters(model: Module) -> dict[str, torch.Tensor]:
+    """By the names they are saved under, each once; none where only torch can name them."""
+    if is_flattened(model):
+        return {}
+    return {next(iter(names_of(model, name))): parameter for name, parameter in model.named_parameters()}
 
 
 def require_optimizer(model: Module, optimizer: object) -> None:

@@ -300,20 +300,21 @@ class Plan:
         """That of what was saved of the optimizer and further objects. Of a parameter that is not restored, what
         the optimizer had of it is not either.
         """
-        is_flattened = optimizerstate.is_flattened(state.model)
-        known = {} if is_flattened else optimizerstate.parameters_of(state.model, state.optimizer)
+        known = optimizerstate.named_parameters(state.model)
         kept = {name.removeprefix(f"{MODEL}.") for name in fitting.kept}
         parameters = {name: each for name, each in known.items() if name not in kept}
         keys = self.checkpoint.read_object(KEYS) if self.checkpoint.has_object(KEYS) else []
         shapes = Shapes(self.checkpoint, cast(Keys, keys), parameters)
-        if not is_flattened:
-            self.sharded[OPTIMIZER] = shapes.optimizer(self.sharded[OPTIMIZER])
+        if known:
+            numbered = optimizerstate.numbered(state.optimizer)
+            self.sharded[OPTIMIZER] = shapes.optimizer(self.sharded[OPTIMIZER], numbered)
         extra = {}
         for name, held in self.sharded.pop(EXTRA, {}).items():
             if shapes.has_extra(name):
                 own = state.extra[name]
-                numbered = optimizerstate.numbered(own) if isinstance(own, Optimizer) else ()
-                extra[name] = shapes.extra(name, held, numbered)
+                extra[name] = shapes.extra(
+                    name, held, optimizerstate.numbered(own) if isinstance(own, Optimizer) else []
+                )
                 self._compare_extra(fitting, {EXTRA: {name: held}})
             else:
                 self.kept.append(f"{EXTRA}.{name}")
@@ -325,7 +326,8 @@ class Plan:
         sharded tensors: those are asked for.
         """
         for name, value in flatten(held).values.items():
-            if self.checkpoint.has_tensor(name) or self.checkpoint.has_object(name):
+            is_empty = isinstance(value, Mapping)
+            if is_empty or self.checkpoint.has_tensor(name) or self.checkpoint.has_object(name):
                 continue
             shard = shard_of(name, value) if isinstance(value, DTensor) else None
             if shard is not None:

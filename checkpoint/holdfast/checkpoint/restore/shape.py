@@ -24,26 +24,28 @@ class Shapes:
     """Nested state as `checkpoint` has it, of tensors of this rank; objects are None until they are read."""
 
     def __init__(self, checkpoint: StoredCheckpoint, keys: Keys, parameters: Mapping[str, torch.Tensor]) -> None:
-        """`keys` are those that were saved. `parameters` are this rank's, by name, in the optimizer's order."""
+        """`keys` are those that were saved. `parameters` are the model's on this rank, by name."""
         self._checkpoint = checkpoint
         self._keys = keys
         self._parameters = parameters
         first = next(iter(parameters.values()), None)
         self._device = first.device if first is not None else torch.device("cpu")
 
-    def optimizer(self, held: Mapping[str, Any]) -> dict[str, Any]:
-        """But for the settings of its groups, which are as `held`: those have a way of their own."""
+    def optimizer(self, held: Mapping[str, Any], numbered: Sequence[torch.Tensor]) -> dict[str, Any]:
+        """Of the parameters that are `numbered`. But for the settings of its groups, which are as `held`: those
+        have a way of their own.
+        """
         names = [each for each in self._names(OPTIMIZER) if not each.startswith(groups.PREFIX)]
         # Of parameters of another stage of a pipeline this rank has nothing.
         own = [name for name in names if self._is_own(self._path(name))]
         settings = {key: value for key, value in held.items() if key != STATE}
-        return {**settings, **self._nested(OPTIMIZER, held, own, list(self._parameters.values()))}
+        return {**settings, **self._nested(OPTIMIZER, held, own, numbered)}
 
     def has_extra(self, name: str) -> bool:
         """Whether anything of it was saved."""
         return bool(self._names(f"{EXTRA}.{name}"))
 
-    def extra(self, name: str, held: Mapping[Any, Any], numbered: Sequence[torch.Tensor] = ()) -> Any:
+    def extra(self, name: str, held: Mapping[Any, Any], numbered: Sequence[torch.Tensor]) -> Any:
         """Of one further object that was saved, which may be an optimizer of parameters that are `numbered`."""
         root = f"{EXTRA}.{name}"
         return self._nested(root, held, self._names(root), numbered)
