@@ -9,10 +9,11 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from holdfast.checkpoint.capture import groups, loopplace, randomness
+from holdfast.checkpoint.capture.dataplace import Stateful
 from holdfast.checkpoint.capture.shard import Boxes, Shard, shard_of
 from holdfast.checkpoint.capture.state import (
-    Stateful,
     TrainingState,
+    begun_prefix,
     data_name,
     equivalence_name,
     random_prefix,
@@ -170,7 +171,7 @@ class Contents:
 class Plan:
     """Tensors are read where they belong; objects are read packed, and nothing of them is applied before `unpack`
     has succeeded on every rank. `loads` are for those who take their state as one object. `random` is fresh memory
-    for the random state that this rank follows.
+    for the random state that this rank follows, `begun` for that of the pass over the data.
     """
 
     checkpoint: StoredCheckpoint
@@ -179,11 +180,11 @@ class Plan:
     objects: list[tuple[_Path, str, Target]] = field(default_factory=list)
     regrouping: Regrouping = field(default_factory=Regrouping)
     loads: list[tuple[Stateful, str, Target]] = field(default_factory=list)
-    takes_data: bool = False
+    begun: dict[str, torch.Tensor] = field(default_factory=dict)
     random: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, checkpoint: StoredCheckpoint, state: TrainingState, rank: int, world_size: int) -> "Plan":
+    def of(cls, checkpoint: StoredCheckpoint, state: TrainingState, rank: int) -> "Plan":
         """Raises Unfit when the checkpoint does not hold what `state` asks for, Damaged when it is not whole. An
         optimizer that never stepped is given room for its state; all else stays as it is.
         """
@@ -195,7 +196,7 @@ class Plan:
             if fitting.object(name):
                 plan.loads.append((single, name, plan._add_object(name)))
         fitting.finish()
-        plan._add_own(state, rank, world_size)
+        plan._add_own(state, rank)
         return plan
 
     def unpack(self) -> Contents:
@@ -252,26 +253,20 @@ class Plan:
                 is_object = self.checkpoint.has_object(name)
                 self.regrouping.saved[name] = self._add_object(name) if is_object else self._add_tensor(name)
 
-    def _add_own(self, state: TrainingState, rank: int, world_size: int) -> None:
-        """Of what was saved per rank, that of the rank this one follows, but no place in the data that is another
-        rank's.
-        """
-        saved_world_size = self.checkpoint.manifest.world_size
-        source = randomness.source_rank(rank, saved_world_size)
-        knows_place = state.data is not None and (world_size == saved_world_size or state.data.counts_globally)
-        self.takes_data = knows_place and self.checkpoint.has_object(data_name(source))
-        data = state.data if knows_place else None
+    def _add_own(self, state: TrainingState, rank: int) -> None:
+        """Of what was saved per rank, that of the rank this one follows."""
+        source = randomness.source_rank(rank, self.checkpoint.manifest.world_size)
         owners: tuple[tuple[Stateful | None, str], ...] = (
-            (data, data_name(source)),
+            (state.data, data_name(source)),
             (state.equivalence, equivalence_name(source)),
             (state.loop, loopplace.NAME),
         )
         for owner, name in owners:
             if owner is not None and self.checkpoint.has_object(name):
                 self.loads.append((owner, name, self._add_object(name)))
-        prefix = random_prefix(source)
-        for name in self.checkpoint.names(prefix):
-            self.random[name.removeprefix(prefix)] = self._add_tensor(name)
+        for prefix, memory in ((random_prefix(source), self.random), (begun_prefix(source), self.begun)):
+            for name in self.checkpoint.names(prefix):
+                memory[name.removeprefix(prefix)] = self._add_tensor(name)
 
     def _add_tensor(self, name: str) -> torch.Tensor:
         """Fresh memory, for all of it."""
