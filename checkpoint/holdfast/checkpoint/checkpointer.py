@@ -2,8 +2,9 @@
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import TypeVar
 
 from torch.nn import Module
@@ -16,12 +17,15 @@ from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Follows, Tier
 from holdfast.checkpoint.capture import optimizerstate, randomness
 from holdfast.checkpoint.capture.allowed import Allowed
+from holdfast.checkpoint.capture.aside import Aside
 from holdfast.checkpoint.capture.capture import Capture
+from holdfast.checkpoint.capture.cursor import Cursor
+from holdfast.checkpoint.capture.dataplace import DataPlace, Stateful
 from holdfast.checkpoint.capture.equivalence import Equivalence, LossOf
 from holdfast.checkpoint.capture.learningrate import LearningRate
 from holdfast.checkpoint.capture.loopplace import LoopPlace
 from holdfast.checkpoint.capture.savegroup import SaveGroup
-from holdfast.checkpoint.capture.state import DataPlace, Stateful, TrainingState
+from holdfast.checkpoint.capture.state import TrainingState
 from holdfast.checkpoint.capture.tier import open_memory
 from holdfast.checkpoint.commit.retention import Writer
 from holdfast.checkpoint.commit.storage import Storage
@@ -104,14 +108,16 @@ class Checkpointer:
             self._equivalence = Equivalence(self.equivalence, self.model, rank=self._part.rank)
         self._policy: SavePolicy | None = None
         self._save: Save | None = None
-        self._place: DataPlace | None = None
+        self._place: DataPlace | None = DataPlace(self._group.rank, self._group.world_size, self.data)
+        self._aside: Aside | None = None  # while passes are begun that are over
         self._rate: LearningRate | None = None
         self._loop: LoopPlace | None = None  # of one that counts by itself
         self._step, self._batches = 0, 0  # Completed steps, and batches each rank has taken.
-        self._to_drop = 0
+        self._to_skip = 0  # batches that the job passes over
         self._position: Position | None = None
+        self._tells: Callable[..., object] | None = None  # what was restored, until the run is told
         self._copied_at: int | None = None  # the step after which another replica group's state came
-        self._has_begun = False
+        self._is_restored = self._has_begun = False
 
     def steps(self, data: Iterable[Batch], *, until: int | None = None) -> Iterator[tuple[int, Batch]]:
         """Restore, then yield each batch with the number of the step it is for.
@@ -119,13 +125,20 @@ class Checkpointer:
         The first step of a run is 1; after a restore of step N the next is N + 1. A step counts as completed
         when the loop comes back for the next batch: then its state is saved, if it is due or wanted. The loop ends
         with the data or after step `until`, and then the last step is saved and waited for. One that is left by
-        `break` saves nothing more, but what is in flight may land. Called again, as for the next epoch, it goes
-        on where it ended. `until` of a round's first call is told as the step at which the whole job ends.
+        `break` saves nothing more, but what is in flight may land. `until` of a round's first call is told as the
+        step at which the whole job ends.
 
-        Data with a state_dict() is given its state back. Of other data as many batches as were taken are read and
-        dropped; a call whose data ends before that leaves the rest to the next call. In a world of another size
-        the number per rank changes so that the number over all ranks stays; there data with a state_dict() is
-        treated like other data, unless its attribute `counts_globally` is True.
+        Each call is one pass over its data, an epoch. After a restore the calls for passes that are over yield
+        nothing, at once, and the one that was under way goes on where it was; a script that asks for `epoch`
+        before its first call begins with that pass instead. What a script does between passes is done again for
+        those that are over, and the restored state is put back behind them: scheduler, scaler, `extra` and the
+        settings of the optimizer's groups, which takes the memory of a second `extra` meanwhile.
+
+        A pass goes on in the order in which it began: with the random numbers of then, those of the loader's own
+        generators among them. Data with a state_dict() is given its state back; of other data as many batches as
+        were taken are read and dropped. In a world of another size the number per rank changes so that the number
+        over all ranks stays; there data with a state_dict() is treated like other data, unless its attribute
+        `counts_globally` is True.
 
         Raises what `run.check` raises when the round is over; Fenced when a newer round has taken over;
         Unavailable when the directory cannot be used; NothingToRestore when a step is to be restored, or
@@ -138,18 +151,17 @@ class Checkpointer:
             fix = "count the steps by Replicas.resumed, as docs/replicagroups.md has it"
             size = self.run.assignment.group.size
             raise InvalidInput(Problem("parallelism.replicaGroupNodes", f"a group of {size} ranks", fix))
-        # From now on the state that is saved is that of what this pass is over.
-        knowing = self.data
-        if knowing is None and isinstance(data, Stateful):
-            knowing = data
-        if knowing is not None and self._place is not None:
-            self._place.data = knowing
-        elif knowing is not None and not self._has_begun:
-            self._place = DataPlace(knowing)
+        self._begin(until)
+        place = self._passes
+        if place.is_behind(data):
+            self._aside = self._aside or Aside(self._state())
+            return
+        if self._aside is not None:
+            self._aside.put_back()
+            self._aside = None
         if self._has_begun:
             self.run.pass_begins()
-        else:
-            self._begin(until)
+        self._has_begun = True
         if isinstance(data, DataLoader):
             self.run.loader(workers=data.num_workers)
         source, drill = self._open_data(data), self.run.drill
@@ -160,11 +172,9 @@ class Checkpointer:
                 try:
                     batch = next(source)
                 except StopIteration:
-                    if self._place is not None:
-                        self._place.has_ended = True
+                    place.ended()
                     break
-                if self._place is not None:
-                    self._place.has_ended = False
+                place.took()
                 self._position = None
                 self.run.phase(Phase.FORWARD)
                 self._step += 1
@@ -187,6 +197,38 @@ class Checkpointer:
         if self._save is not None:
             self._save.finish(step=self._step, batches=self._batches)
 
+    @property
+    def epoch(self) -> int:
+        """The number of the pass over the data, from 0: of the one that is under way, or that has ended when no
+        other was begun. Of a loop that counts by itself what `completed` was told.
+
+        Where nothing was restored yet, this restores, and raises what `steps` raises. A script that asks before
+        its first call of `steps` begins its loop with this pass: `for epoch in range(checkpointer.epoch, epochs)`.
+        Of a pass that has ended nothing is yielded, so that what the script does behind it is done.
+        """
+        if self._loop is not None:
+            return self._loop.cursor.epoch
+        self._restore()
+        self._passes.begins_here()
+        return self._passes.cursor.epoch
+
+    @property
+    def position(self) -> int:
+        """How many batches of the pass `epoch` each rank has taken, rounded down in a world of another size: what
+        a loop that counts by itself passes over. Raises as `epoch` does.
+        """
+        if self._loop is not None:
+            return self._loop.cursor.each(self._ranks)
+        self._restore()
+        return self._passes.cursor.each(self._group.world_size)
+
+    @property
+    def _passes(self) -> DataPlace:
+        """Where a loop of `steps` is."""
+        if self._place is None:
+            raise InvalidInput(Problem("steps", "called after resume", "let one of the two count the steps"))
+        return self._place
+
     # For a loop that counts by itself
 
     def resume(self, *, until: int | None = None) -> int:
@@ -203,8 +245,9 @@ class Checkpointer:
             fix = "leave it out: it needs the batches, which only Checkpointer.steps sees"
             raise InvalidInput(Problem("equivalence", getattr(self.equivalence, "__name__", "given"), fix))
         whole = self.run.assignment
+        self._place = None
         if self.data is not None:
-            self._place = DataPlace(self.data)
+            self._place = DataPlace(self._group.rank, self._group.world_size, self.data, at_once=True)
             if whole.group is not None and not self._place.counts_globally:
                 fix = "give it counts_globally = True if its state is right for any rank, or leave it out"
                 raise InvalidInput(Problem("data", type(self.data).__name__, fix))
@@ -212,7 +255,7 @@ class Checkpointer:
         if self._part.restore.tier is Tier.PEER:
             self._rate = LearningRate(self.optimizer, self.scheduler)
             self.run.watch(self.model)
-            self._has_begun = True
+            self._is_restored = True
         else:
             self._begin(until)
             self._continue_random()
@@ -240,10 +283,11 @@ class Checkpointer:
         """`more` belongs to the state as well. Before `resume`."""
         self.extra = {**(self.extra or {}), name: more}
 
-    def completed(self, step: int) -> None:
+    def completed(self, step: int, *, epoch: int | None = None) -> None:
         """`step` is complete, and the run has been told of it: keep what is due. On all ranks, after each step.
 
-        Raises as `steps` does, and InvalidInput for a step that is not the next one.
+        `epoch` is the number of the pass that its batch is of, the same on all ranks; None: of the same pass as
+        the batch before. Raises as `steps` does, and InvalidInput for a step that is not the next one.
         """
         loop, rate = self._loop, self._rate
         if loop is not None and step == loop.step == self._copied_at:
@@ -251,7 +295,7 @@ class Checkpointer:
         if loop is None or rate is None or step != loop.step + 1:
             next_one = "call resume first" if loop is None else f"the next one is {loop.step + 1}"
             raise InvalidInput(Problem("step", step, f"tell of every step, in order: {next_one}"))
-        loop.completed(step, self._ranks)
+        loop.completed(step, self._ranks, epoch)
         if self._saves_for_all:
             self._take_over(parent=step - 1)
             if self._policy is not None:
@@ -300,8 +344,10 @@ class Checkpointer:
         """After a restore. The number of the batch does not change with that of the ranks."""
         if loop.step != (position.step or 0):  # saved by a loop of `steps`, or nothing was restored
             loop.batches = position.saved_batches
+            loop.cursor = Cursor(0, position.batches * self._group.world_size)
         loop.step, loop.batches = position.step or 0, loop.batches + skip
-        loop.taken = position.batches * self._group.world_size + skip * self._ranks
+        loop.taken = position.batches * self._group.world_size
+        loop.pass_over(skip, self._ranks)
 
     def _has_moved(self) -> None:
         """The state was copied from another replica group, which has made every cut for the step that is next."""
@@ -316,7 +362,16 @@ class Checkpointer:
         self._group.close()
 
     def _begin(self, until: int | None) -> None:
-        """Restore, or find that there is nothing to restore, and get ready for this round's saves."""
+        """Restore, unless that was done, and tell of it, unless that was done."""
+        self._restore()
+        if self._tells is not None:
+            self._tells(until=until)
+            self._tells = None
+
+    def _restore(self) -> None:
+        """Once: restore, or find that there is nothing to restore, and get ready for this round's saves."""
+        if self._is_restored:
+            return
         state = self._state()
         part, restore = self._part, self._part.restore
         opening = Opening(token="")
@@ -338,27 +393,34 @@ class Checkpointer:
             self._get_ready(state, opening, position)
         if part.rank == 0 and self.storage is not None and self._saves_for_all:
             self.run.enclosed(position.step, read_enclosed(self.storage, opening.line, position))
-        rate, is_memory = LearningRate(self.optimizer, self.scheduler), position.tier is Tier.MEMORY
-        self.run.restored(
+        self._go_on_from(position)
+        self.run.watch(self.model)
+        self._is_restored = True
+
+    def _go_on_from(self, position: Position) -> None:
+        """After a restore."""
+        restore, is_memory = self._part.restore, position.tier is Tier.MEMORY
+        rate = LearningRate(self.optimizer, self.scheduler)
+        self._tells = partial(
+            self.run.restored,
             position.step,
             position.skipped,
             tier=position.tier,
             healed=position.healed,
             follows=(Follows.BATCHES, *([Follows.LEARNING_RATE] if rate.is_reachable else [])),
-            until=until,
         )
         # A snapshot of memory is younger than what was gone back to, and has it all behind it.
         skip = 0 if is_memory else restore.batches_to_skip(position.step)
         done = restore if is_memory else restore.settled(position.step or 0)
         rate.go_on(done.cuts(), position.step or 0, has_all=is_memory)
-        self._rate = rate
-        self._to_drop = position.to_drop + skip
-        self._position = position
+        self._rate, self._to_skip, self._position = rate, skip, position
         self._step, self._batches = position.step or 0, position.batches + skip
+        if self._place is not None and position.step is not None:
+            self._place.restored(
+                batches=position.batches, saved_world_size=position.saved_world_size, begun=position.begun
+            )
         if self._loop is not None:
             self._take_place(self._loop, position, skip)
-        self.run.watch(self.model)
-        self._has_begun = True
 
     def _state(self) -> TrainingState:
         return TrainingState(
@@ -375,12 +437,18 @@ class Checkpointer:
 
     def _open_data(self, data: Iterable[Batch]) -> Iterator[Batch]:
         """Batches from where training goes on; once that is reached, random numbers go on where they were."""
-        is_between = self._place is not None and self._place.has_ended
-        if is_between:
+        place = self._passes
+        behind = place.open(data)
+        if place.cursor.is_over:
             self._continue_random()
-        source = iter(data)
-        self._to_drop -= sum(1 for _ in itertools.islice(source, self._to_drop))
-        if not (self._to_drop or is_between):
+            self._position = None
+            return iter(())
+        source, wanted = iter(data), behind + self._to_skip
+        left = wanted - sum(1 for _ in itertools.islice(source, wanted))
+        skips_left = left if place.carries else min(left, self._to_skip)
+        place.took(self._to_skip - skips_left)
+        self._to_skip = skips_left
+        if not skips_left:
             self._continue_random()
             self._position = None
         return source

@@ -22,6 +22,7 @@ from typing import Any, Final
 import torch
 
 from holdfast.api.errors import InvalidInput, Problem
+from holdfast.checkpoint.capture.cursor import Cursor, cursor_of
 from holdfast.integrations.checkpointfolders import CheckpointFolders, told_by_all
 from holdfast.integrations.globalbatch import share_of
 from holdfast.integrations.life import batch_of_life
@@ -48,9 +49,9 @@ class Batches:
     another size the gradient accumulation changes, which a loop follows that computes inside of
     `accelerator.accumulate(model)`.
 
-    Raises InvalidInput when a number is below 1, and when the global batch cannot be kept, with the sizes that
-    would fit; going over it, NothingToRestore when the job has something to go back to and it is not there, and
-    RoundEnded when the round is over.
+    Raises InvalidInput when a number is below 1, when `accelerator` sees a world of another size than the round's,
+    and when the global batch cannot be kept, with the sizes that would fit; going over it, NothingToRestore when
+    the job has something to go back to and it is not there, and RoundEnded when the round is over.
     """
 
     accelerator: Any
@@ -70,6 +71,7 @@ class Batches:
                 raise InvalidInput(Problem(field=name, value=number, fix="write at least 1"))
         self._run = joined()
         part = self._run.assignment
+        self._check_world(part.inside().world_size)
         if self.guard is None and part.spikes is not None:
             self.guard = SpikeGuard(part)
         self._folders = CheckpointFolders(
@@ -77,7 +79,7 @@ class Batches:
         )
         self._accumulation = self._share_batch()
         self._observed = Observed(self.accelerator, self._run, self.guard)
-        self._epoch, self._samples = 0, 0  # complete ones, and those of the epoch begun that all ranks have taken
+        self._cursor = Cursor()  # in samples
         self._order, self._kept_order = SampleOrder(self.loader), ""  # the latter of the epoch begun
 
     def __iter__(self) -> Iterator[Any]:
@@ -85,10 +87,10 @@ class Batches:
         with self._observed:
             for optimizer in self.accelerator._optimizers:
                 self._observed.guards(optimizer)
-            while self._epoch < self.epochs:
+            while self._cursor.epoch < self.epochs:
                 yield from self._epoch_from(go_on)
                 go_on = None
-                self._epoch, self._samples = self._epoch + 1, 0
+                self._cursor = Cursor(self._cursor.epoch + 1)
             self._run.phase(Phase.IDLE)
             if self._observed.step > (self._folders.newest or 0):
                 self._save(None)
@@ -109,8 +111,9 @@ class Batches:
         self.accelerator.step = 0
         if self.guard is not None and chosen.mark.spikes is not None:
             self.guard.load_state_dict(chosen.mark.spikes)
+        _begin_anew(self.loader)
         place = chosen.mark.place or {}
-        self._epoch, self._samples = int(place.get("epoch", 0)), int(place.get("samples", 0))
+        self._cursor = cursor_of({"taken": place.get("samples", 0), **place}) or Cursor()
         self._kept_order = str(place.get("order", ""))
         self._observed.step = chosen.step
         self._folders.begin(chosen.step)
@@ -119,16 +122,17 @@ class Batches:
 
     def _epoch_from(self, go_on: "Callable[[], None] | None") -> Iterator[Any]:
         """The batches of the epoch that are still to come."""
-        skipped = self._samples // self.loader.total_batch_size
+        skipped = self._cursor.each(self.loader.total_batch_size)
         if go_on is None:
             self._kept_order = self._order.kept()
         else:
             self._order.again(self._kept_order)
         loader = self.loader
+        # The one that passes batches over has the samplers of this one, and does not hand on what it is told.
+        if hasattr(loader, "set_epoch"):
+            loader.set_epoch(self._cursor.epoch)
         if skipped:
             loader = self.accelerator.skip_first_batches(loader, skipped)
-        if hasattr(loader, "set_epoch"):
-            loader.set_epoch(self._epoch)
         self._run.phase(Phase.DATA)
         for batch in loader:
             if go_on is not None:
@@ -138,7 +142,8 @@ class Batches:
             self._observed.took(batch)
             counted = self.accelerator.step
             yield batch
-            self._samples += self.loader.total_batch_size
+            taken = self._cursor.taken + self.loader.total_batch_size
+            self._cursor = Cursor(self._cursor.epoch, taken)
             self._check_accumulation(counted)
             if self._observed.has_stepped:
                 self._completed()
@@ -164,10 +169,22 @@ class Batches:
             step,
             began_s,
             wanted=wanted,
-            place={"epoch": self._epoch, "samples": self._samples, "order": self._kept_order},
+            place={**self._cursor.plain(), "order": self._kept_order},
             spikes=None if self.guard is None else self.guard.state_dict(),
             tidy=lambda: self._folders.keep(self.keep or self._run.assignment.keep or _KEEP),
         )
+
+    def _check_world(self, world_size: int) -> None:
+        """An accelerator that is alone, or was made for a world that is gone, trains on other samples than it
+        says.
+        """
+        seen = self.accelerator.num_processes
+        if seen != world_size:
+            fix = (
+                f"the round has {world_size} ranks; make the Accelerator in the training function, with cpu=True "
+                "where there are no GPUs, and set neither RANK nor WORLD_SIZE"
+            )
+            raise InvalidInput(Problem("accelerator.num_processes", seen, fix))
 
     def _part(self) -> str:
         """What ranks hold in plain tensors without being replicas is compared with nobody's."""
@@ -202,6 +219,16 @@ class Batches:
         if self._accumulation not in (None, 1) and not moved:
             fix = "compute inside of `with accelerator.accumulate(model):`, which follows it"
             raise InvalidInput(Problem("gradient_accumulation_steps", self._accumulation, fix))
+
+
+def _begin_anew(loader: Any) -> None:
+    """`load_state` has given a StatefulDataLoader its state, as of one rank. Batches passes over them by itself,
+    in a world of any size, and each epoch is to begin at its beginning.
+    """
+    stateful: Any = getattr(loader, "base_dataloader", None)
+    if hasattr(stateful, "next_iter_state"):
+        stateful.next_iter_state = stateful._iterator = None
+        stateful._initial_iter_for_state_dict = False
 
 
 def _writes_to(accelerator: Any) -> bool:

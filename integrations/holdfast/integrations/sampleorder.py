@@ -2,8 +2,9 @@
 
 Accelerate lets `RandomSampler` draw from a generator of its own where there are several processes, and from
 torch's global one where there is only one. Kept is the state of the generator that the permutation comes from, so
-that an epoch begun in a world of one size goes on in one of another size. A sampler that knows its seed and epoch
-(Accelerate's `use_seedable_sampler`) needs nothing kept.
+that an epoch begun in a world of one size goes on in one of another size. So it is of torchdata's sampler, which
+has a generator in any world. A sampler that knows its seed and epoch (Accelerate's `use_seedable_sampler`) needs
+nothing kept.
 
 Source: https://github.com/huggingface/accelerate/blob/main/src/accelerate/data_loader.py,
 https://github.com/pytorch/pytorch/blob/main/torch/utils/data/sampler.py
@@ -23,7 +24,8 @@ class SampleOrder:
         """`loader` is a torch DataLoader, its batch sampler shared out among processes or not."""
         shared = getattr(loader, "batch_sampler", None)
         sampler = getattr(getattr(shared, "batch_sampler", shared), "sampler", None)
-        self._sampler = sampler if isinstance(sampler, RandomSampler) else None
+        has_own = isinstance(getattr(sampler, "generator", None), torch.Generator)
+        self._sampler: Any = sampler if has_own or isinstance(sampler, RandomSampler) else None
         self._is_lent = False  # the sampler has a generator for this epoch only
 
     def kept(self) -> str:
@@ -46,7 +48,7 @@ class SampleOrder:
         if self._sampler is not None and self._is_lent:
             self._sampler.generator, self._is_lent = None, False
 
-    def _generator(self, sampler: "RandomSampler") -> torch.Generator:
+    def _generator(self, sampler: Any) -> torch.Generator:
         """What the sampler draws its permutation from: its own, or the one that it will seed."""
         own: torch.Generator | None = sampler.generator
         if own is not None:

@@ -188,12 +188,16 @@ class _Training:
 
     def _unless_done(self, given: Callable[..., object]) -> Callable[..., None]:
         """The Trainer looks whether it has made `max_steps` after a step only: one that goes on behind the last
-        step, as when the script failed after it, would make another.
+        step, as when the script failed after it, would make another. And the epoch that goes on has its own order.
         """
         trainer = self._trainer
 
         def run_epoch(*arguments: Any, **named: Any) -> None:
             if trainer.state.global_step < trainer.state.max_steps:
+                # The loader that passes batches over has the sampler of this one, and does not tell it the epoch.
+                loader: Any = named.get("train_dataloader")
+                if hasattr(loader, "set_epoch") and "epoch" in named:
+                    loader.set_epoch(named["epoch"])
                 given(*arguments, **named)
                 return
             says = "nothing is left to train step=%d max_steps=%d output_dir=%s"

@@ -65,7 +65,7 @@ def shuffled() -> StatefulDataLoader[Any]:
 
 def train(given: Pass) -> tuple[list[int], list[str]]:
     """Which samples this rank saw, and what the library said of them."""
-    logger, listener = logging.getLogger("holdfast.checkpoint.restore.restore"), Listener()
+    logger, listener = logging.getLogger("holdfast.checkpoint.capture.dataplace"), Listener()
     logger.addHandler(listener)
     logger.setLevel(logging.INFO)
     model = torch.nn.Linear(1, 1)

@@ -33,6 +33,7 @@ from holdfast.trainer.rehearsing import Rehearsing
 from holdfast.trainer.scalarlog import ScalarLog
 from holdfast.trainer.spikeguard import SpikeGuard
 from holdfast.trainer.stay import RoundEnded, Stay
+from holdfast.trainer.subprocesses import loaders_end_at_once, start_method_kept
 from holdfast.trainer.values import StepValues
 
 logger = logging.getLogger(__name__)
@@ -393,7 +394,8 @@ class Run:
             self._host.say(RoundLeft(round=stay.assignment.round, step=self._record.last_step))
             # The model of the round is garbage in cycles, which hold its memory, and through its device meshes the
             # process group's connections and threads.
-            gc.collect()
+            with loaders_end_at_once():
+                gc.collect()
         return has_finished
 
     def _begin(self, assignment: Assignment) -> Stay:
@@ -431,18 +433,21 @@ class Run:
             self._reentering.begin()  # The launcher takes it from one that has entered.
             self._reentering.say(self.say)
             Run.entered = self
-            train(stay.assignment)
+            with start_method_kept():
+                train(stay.assignment)
             self._end_training()
             stay.group.barrier()
             stay.check()
             return True
         except RoundEnded as ended:
             logger.info("round left round=%d reason=%s", ended.round, ended.reason)
-            traceback.clear_frames(ended.__traceback__)
+            with loaders_end_at_once():
+                traceback.clear_frames(ended.__traceback__)
         except Exception as error:
             self._survive(stay, error)
-            for link in raised_from(error):  # Their frames still hold the model.
-                traceback.clear_frames(link.__traceback__)
+            with loaders_end_at_once():
+                for link in raised_from(error):  # Their frames still hold the model.
+                    traceback.clear_frames(link.__traceback__)
         return False
 
     def _end_training(self) -> None:

@@ -3,21 +3,22 @@
 model.*, optimizer.*          as torch.distributed.checkpoint.state_dict names them; sharded, any layout
 extra.<name>.*                the same for further objects with state_dict() and load_state_dict()
 scheduler, scaler             one object each
-data.rank-00003               one object per rank, where the data has a state_dict()
+data.rank-00003               one object per rank: its place in the data, and the data's state_dict() if it has one
 equivalence.rank-00003        one object per rank, where there is something to compare a restored model by
 random.rank-00003.<source>    tensors per rank
+random.pass.rank-00003.<source>  the same, as the pass over the data that is under way began
 loop                          one object, of a loop that counts its steps by itself
 keys                          one object: the keys of dictionaries, where some are no text
 
-In a world of another size a rank's own data position means nothing, and is not taken. Only data that says that
-it `counts_globally` takes one: rank r that of rank (r mod saved size). All other data, and in any world data
-without a saved state, passes over as many batches per rank as make the same number over all ranks: that is
+In a world of another size the data's own state means nothing, and is not taken. Only data that says that it
+`counts_globally` takes one: rank r that of rank (r mod saved size). All other data, and in any world data without
+a saved state, passes over as many batches of the pass per rank as make the same number over all ranks: that is
 right for data that deals batches of one size out to the ranks in turn. For the random state see `randomness`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 from torch.nn import Module
@@ -26,44 +27,10 @@ from torch.optim import Optimizer
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.checkpoint.capture import loopplace, optimizerstate, randomness
 from holdfast.checkpoint.capture.allowed import NOTHING, Allowed
+from holdfast.checkpoint.capture.dataplace import DataPlace, Stateful
 from holdfast.checkpoint.capture.equivalence import Equivalence
 from holdfast.checkpoint.capture.loopplace import LoopPlace
 from holdfast.checkpoint.format.nested import Flat, flatten
-
-
-@runtime_checkable
-class Stateful(Protocol):
-    """An object that can say and take its state."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state_dict: dict[str, Any], /) -> object: ...
-
-
-class DataPlace:
-    """The state of `data`, which may be another object in each pass over it, and whether that pass has ended: the
-    random numbers of a state between two passes are those that the next pass begins with.
-    """
-
-    def __init__(self, data: Stateful) -> None:
-        self.data = data
-        self.has_ended = False
-
-    @property
-    def counts_globally(self) -> bool:
-        """Whether the data says, by an attribute of that name, that its state is right for any rank and world."""
-        return getattr(self.data, "counts_globally", False) is True
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"data": self.data.state_dict(), "has_ended": self.has_ended}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.data.load_state_dict(state_dict["data"])
-        self.has_ended = bool(state_dict["has_ended"])
-        if self.has_ended:
-            # A loader takes a state up when it is next asked, and draws random numbers meanwhile.
-            self.data.state_dict()
-
 
 SCHEDULER, SCALER, KEYS = "scheduler", "scaler", "keys"
 
@@ -80,9 +47,13 @@ def random_prefix(rank: int) -> str:
     return f"random.rank-{rank:05d}."
 
 
+def begun_prefix(rank: int) -> str:
+    return f"random.pass.rank-{rank:05d}."
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingState:
-    """The objects. `data` is None when it cannot say where it is; then only batches are counted."""
+    """The objects. `data` is None where a loop counts by itself and none is given."""
 
     model: Module
     optimizer: Optimizer
@@ -132,6 +103,8 @@ class TrainingState:
             whole[name] = single.state_dict()
         if self.data is not None:
             whole[data_name(rank)] = self.data.state_dict()
+            for source, tensor in self.data.begun.items():
+                whole[begun_prefix(rank) + source] = tensor
         if self.equivalence is not None:
             whole[equivalence_name(rank)] = self.equivalence.state_dict()
         if self.loop is not None:

@@ -10,13 +10,14 @@ from torch.optim import Optimizer
 
 from holdfast.checkpoint.capture import groups, loopplace, optimizerstate, randomness
 from holdfast.checkpoint.capture.allowed import NOTHING, Allowed
+from holdfast.checkpoint.capture.dataplace import Stateful
 from holdfast.checkpoint.capture.shard import Boxes, Shard, shard_of
 from holdfast.checkpoint.capture.state import (
     KEYS,
     SCALER,
     SCHEDULER,
-    Stateful,
     TrainingState,
+    begun_prefix,
     data_name,
     equivalence_name,
     random_prefix,
@@ -230,8 +231,9 @@ class Contents:
 class Plan:
     """Tensors are read where they belong; objects are read packed, and nothing of them is applied before `unpack`
     has succeeded on every rank. `loads` are for those who take their state as one object. `random` is fresh memory
-    for the random state that this rank follows. `left_over` are the names that this rank does not ask for, `kept`
-    those that stay as the script made them, `unused` what was saved whole and the script has none of.
+    for the random state that this rank follows, `begun` for that of the pass over the data. `left_over` are the
+    names that this rank does not ask for, `kept` those that stay as the script made them, `unused` what was saved
+    whole and the script has none of.
     """
 
     checkpoint: StoredCheckpoint
@@ -240,14 +242,14 @@ class Plan:
     objects: list[tuple[NamePath, str, Target]] = field(default_factory=list)
     regrouping: Regrouping = field(default_factory=Regrouping)
     loads: list[tuple[Stateful, str, Target]] = field(default_factory=list)
-    takes_data: bool = False
+    begun: dict[str, torch.Tensor] = field(default_factory=dict)
     random: dict[str, torch.Tensor] = field(default_factory=dict)
     left_over: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, checkpoint: StoredCheckpoint, state: TrainingState, rank: int, world_size: int) -> "Plan":
+    def of(cls, checkpoint: StoredCheckpoint, state: TrainingState, rank: int) -> "Plan":
         """Raises Unfit when the checkpoint does not hold what `state` asks for, Damaged when it is not whole. The
         state stays as it is.
         """
@@ -264,7 +266,7 @@ class Plan:
         plan.kept += fitting.kept
         plan.unused = [each for each in (SCHEDULER, SCALER) if checkpoint.has_object(each)]
         plan.unused = [each for each in plan.unused if each not in state.singles]
-        plan._add_own(state, rank, world_size)
+        plan._add_own(state, rank)
         return plan
 
     def unpack(self) -> Contents:
@@ -367,26 +369,20 @@ class Plan:
             elif fits:
                 self.objects.append((flat.paths[name], name, self._add_object(name)))
 
-    def _add_own(self, state: TrainingState, rank: int, world_size: int) -> None:
-        """Of what was saved per rank, that of the rank this one follows, but no place in the data that is another
-        rank's.
-        """
-        saved_world_size = self.checkpoint.manifest.world_size
-        source = randomness.source_rank(rank, saved_world_size)
-        knows_place = state.data is not None and (world_size == saved_world_size or state.data.counts_globally)
-        self.takes_data = knows_place and self.checkpoint.has_object(data_name(source))
-        data = state.data if knows_place else None
+    def _add_own(self, state: TrainingState, rank: int) -> None:
+        """Of what was saved per rank, that of the rank this one follows."""
+        source = randomness.source_rank(rank, self.checkpoint.manifest.world_size)
         owners: tuple[tuple[Stateful | None, str], ...] = (
-            (data, data_name(source)),
+            (state.data, data_name(source)),
             (state.equivalence, equivalence_name(source)),
             (state.loop, loopplace.NAME),
         )
         for owner, name in owners:
             if owner is not None and self.checkpoint.has_object(name):
                 self.loads.append((owner, name, self._add_object(name)))
-        prefix = random_prefix(source)
-        for name in self.checkpoint.names(prefix):
-            self.random[name.removeprefix(prefix)] = self._add_tensor(name)
+        for prefix, memory in ((random_prefix(source), self.random), (begun_prefix(source), self.begun)):
+            for name in self.checkpoint.names(prefix):
+                memory[name.removeprefix(prefix)] = self._add_tensor(name)
 
     def _add_tensor(self, name: str) -> torch.Tensor:
         """Fresh memory, for all of it."""

@@ -72,16 +72,14 @@ class Position:
     it was restored, NONE where it was not; `healed` which damaged blocks, on any rank, were had from elsewhere;
     `tally` what it cost this rank; `damaged` are the names of the candidates that were passed over.
 
-    `batches` is what each rank of this world has taken; the data has yet to pass over `to_drop` of them, which
-    are none where it took its own state. `saved_batches` is what each rank of the saved world had taken.
-    `random` is the saved random state this rank follows, from a world of `saved_world_size`. It is for the
-    caller to apply: before the data is opened where it is between two passes, else last of all, since opening it
-    and passing batches over may draw numbers as well.
+    `batches` is what each rank of this world has taken, `saved_batches` what each of the saved world had.
+    `random` is the saved random state this rank follows, from a world of `saved_world_size`. It is for the caller
+    to apply, last of all: opening the data and passing batches over may draw numbers as well. `begun` is that with
+    which the pass over the data began.
     """
 
     step: int | None = None
     batches: int = 0
-    to_drop: int = 0
     saved_batches: int = 0
     skipped: tuple[str, ...] = ()
     tier: Tier = Tier.NONE
@@ -90,6 +88,7 @@ class Position:
     damaged: tuple[str, ...] = ()
     saved_world_size: int = 0
     random: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    begun: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 Answer = TypeVar("Answer")
@@ -140,9 +139,7 @@ class Restorer:
     def _open(self, candidate: Candidate) -> tuple[Plan | None, list[Demand], str | None]:
         """The plan, what all ranks need, and why the candidate is passed over if it is. Touches nothing."""
         group = self._group
-        plan = _attempt(
-            candidate.name, lambda: Plan.of(candidate.open(), self._state, group.rank, group.world_size)
-        )
+        plan = _attempt(candidate.name, lambda: Plan.of(candidate.open(), self._state, group.rank))
         if isinstance(plan, _Word):
             offer = _Offer(word=plan)
         else:
@@ -186,7 +183,6 @@ class Restorer:
         position = Position(
             step=found.step,
             batches=batches,
-            to_drop=0 if plan.takes_data else batches,
             saved_batches=found.batches,
             skipped=tuple(passed_over),
             tier=tier,
@@ -194,15 +190,8 @@ class Restorer:
             tally=tally,
             saved_world_size=found.world_size,
             random=plan.random,
+            begun=plan.begun,
         )
-        if found.world_size != self._group.world_size and self._group.rank == 0:
-            _LOG.info(
-                "data goes on in a world of another size saved_world_size=%d world_size=%d by=%s batches=%d",
-                found.world_size,
-                self._group.world_size,
-                "its own global count" if plan.takes_data else "passing batches over",
-                batches,
-            )
         return position, None
 
 

@@ -3,7 +3,7 @@
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 from lightning.fabric import Fabric
@@ -20,6 +20,7 @@ from holdfast.trainer import GuestRun, SpikeGuard, joined
 
 Batch = TypeVar("Batch")
 
+_CALLS: Final = "_num_iter_calls"
 _loops: "weakref.WeakKeyDictionary[Fabric, FabricLoop]" = weakref.WeakKeyDictionary()
 
 
@@ -90,7 +91,7 @@ class FabricLoop:
         """As `fabric_steps`."""
         run = self._run
         try:
-            for step, batch in self.checkpointer.steps(data):
+            for step, batch in self.checkpointer.steps(_Counted(data) if hasattr(data, _CALLS) else data):
                 self._step = step
                 yield step, batch
                 loss = torch.stack(self._losses).mean() if self._losses else None
@@ -111,6 +112,29 @@ class FabricLoop:
             norm = None  # a fault, which is gone back for
         if self._run.should_skip(self._step, grad_norm=norm, guard=self._guard if self._guards_spikes else None):
             drop(optimizer)
+
+
+class _Counted:
+    """A loader that Fabric has set up. It gives its sampler the number of the pass by counting how often it was
+    gone over, also in a process that begins in a later one. Source:
+    https://github.com/Lightning-AI/pytorch-lightning, src/lightning/fabric/wrappers.py: _FabricDataLoader
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    @property
+    def epoch(self) -> int:
+        return int(getattr(self._loader, _CALLS))
+
+    def set_epoch(self, epoch: int) -> None:
+        setattr(self._loader, _CALLS, epoch)
 
 
 def micro_batches(global_batch: int, fabric: Fabric, micro_batch: int) -> int:

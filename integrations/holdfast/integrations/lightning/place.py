@@ -18,7 +18,7 @@ from lightning.pytorch.loops.fetchers import _DataFetcher
 from torch.utils.data import DistributedSampler
 
 from holdfast.checkpoint.capture import randomness
-from holdfast.checkpoint.capture.state import Stateful
+from holdfast.checkpoint.capture.dataplace import Stateful
 
 logger = logging.getLogger(__name__)
 

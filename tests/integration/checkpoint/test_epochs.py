@@ -1,0 +1,232 @@
+"""A run that is cut in a later epoch, or right at the end of one, trains what an undisturbed run trains: the same
+steps, samples and losses, whatever the loader, and with work between the epochs.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from holdfast.checkpoint import Checkpointer, Standalone
+
+# What torchdata asks of torch.
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+
+EPOCHS, BATCHES = 4, 5
+SAMPLES = tuple(range(20))
+
+Seen = list[tuple[int, list[int], str]]
+"""Steps with their samples and losses."""
+
+
+class Numbers(Dataset[int]):
+    def __len__(self) -> int:
+        return len(SAMPLES)
+
+    def __getitem__(self, place: int) -> int:
+        return SAMPLES[place]
+
+
+class Drawn(IterableDataset[int]):
+    """Its order comes from Python's random numbers, as of files that are shuffled."""
+
+    def __iter__(self) -> Iterator[int]:
+        numbers = list(SAMPLES)
+        random.shuffle(numbers)
+        return iter(numbers)
+
+
+class Numbered(IterableDataset[int]):
+    """Its order comes from the epoch that it is told."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        numbers = list(SAMPLES)
+        random.Random(self.epoch).shuffle(numbers)
+        return iter(numbers)
+
+
+class Counting(RandomSampler):
+    """Counts its passes by itself, as Accelerate's does."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        yield from random.Random(self.epoch).sample(SAMPLES, len(SAMPLES))
+        self.set_epoch(self.epoch + 1)
+
+
+class Sized:
+    """A loader of one's own that knows its place, and begins anew when it is through."""
+
+    def __init__(self) -> None:
+        self.place, self.passes = 0, 0
+
+    def __iter__(self) -> Iterator[Tensor]:
+        while self.place < BATCHES:
+            self.place += 1
+            yield torch.tensor([self.passes, self.place])
+        self.place, self.passes = 0, self.passes + 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"place": self.place, "passes": self.passes}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.place, self.passes = state["place"], state["passes"]
+
+
+def distributed() -> "DistributedSampler[int]":
+    return DistributedSampler(Numbers(), num_replicas=1, rank=0, seed=3)
+
+
+LOADERS: dict[str, Callable[[], Iterable[Tensor]]] = {
+    "plain, shuffled": lambda: DataLoader(Numbers(), 4, shuffle=True),
+    "plain, a generator of its own": lambda: DataLoader(
+        Numbers(), 4, shuffle=True, generator=torch.Generator().manual_seed(7)
+    ),
+    "plain, told of epochs": lambda: DataLoader(Numbers(), 4, sampler=distributed()),
+    "plain, a sampler that counts": lambda: DataLoader(Numbers(), 4, sampler=Counting(Numbers())),
+    "iterable, drawn": lambda: DataLoader(Drawn(), 4),
+    "iterable, told of epochs": lambda: DataLoader(Numbered(), 4),
+    "stateful, shuffled": lambda: StatefulDataLoader(Numbers(), 4, shuffle=True),
+    "stateful, told of epochs": lambda: StatefulDataLoader(Numbers(), 4, sampler=distributed()),
+    "stateful, iterable": lambda: StatefulDataLoader(Numbered(), 4),
+    "of one's own": Sized,
+}
+
+
+def told(loader: object, epoch: int) -> None:
+    for each in (getattr(loader, "sampler", None), getattr(loader, "dataset", None)):
+        if isinstance(each, DistributedSampler | Numbered):
+            each.set_epoch(epoch)
+
+
+def train(
+    directory: Path,
+    make: Callable[[], Iterable[Tensor]],
+    *,
+    begins_at_epoch: bool = False,
+    makes_anew: bool = False,
+    every_steps: int = 1000,
+    stop: int | None = None,
+) -> Seen:
+    """As a script that begins as always; `stop` is the step that is not completed."""
+    torch.manual_seed(0)
+    random.seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    checkpointer = Checkpointer(
+        Standalone(str(directory)),
+        model=model,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        extra={"average": average},
+        every_steps=every_steps,
+    )
+    loader, seen = make(), []
+    for epoch in range(checkpointer.epoch if begins_at_epoch else 0, EPOCHS):
+        loader = make() if makes_anew else loader
+        told(loader, epoch)
+        for step, batch in checkpointer.steps(loader):
+            loss = (model(batch.float().mean().expand(4)) + average(torch.ones(4))).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            seen.append((step, batch.tolist(), loss.item().hex()))
+            if step == stop:
+                return seen[:-1]
+        scheduler.step()  # what tutorials do between epochs
+        average.update_parameters(model)
+        torch.rand(3)
+    checkpointer.close()
+    return seen
+
+
+@pytest.mark.parametrize("begins_at_epoch", [False, True], ids=["all epochs", "from checkpointer.epoch"])
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_run_that_is_cut_trains_what_an_undisturbed_run_trains(
+    name: str, begins_at_epoch: bool, tmp_path: Path
+) -> None:
+    make = LOADERS[name]
+    whole = train(tmp_path / "whole", make)
+    assert [step for step, _, _ in whole] == list(range(1, EPOCHS * BATCHES + 1))
+    # In the third epoch; at the end of the second, saved by its last step; the same, saved because it has ended.
+    for stop, every in ((14, 1), (11, 5), (11, 1000)):
+        directory = tmp_path / f"cut at {stop}, saved every {every}"
+        first = train(directory, make, every_steps=every, stop=stop)
+        rest = train(directory, make, every_steps=every, begins_at_epoch=begins_at_epoch)
+        assert first + rest == whole, f"cut at {stop}, saved every {every}"
+
+
+def test_a_loader_that_is_made_anew_for_each_epoch_goes_on_in_the_same_order(tmp_path: Path) -> None:
+    make = LOADERS["stateful, shuffled"]
+    whole = train(tmp_path / "whole", make, makes_anew=True)
+    for stop, every in ((14, 1), (11, 1000)):
+        directory = tmp_path / str(stop)
+        first = train(directory, make, makes_anew=True, every_steps=every, stop=stop)
+        assert first + train(directory, make, makes_anew=True) == whole
+
+
+def test_loader_workers_go_on_where_they_were(tmp_path: Path) -> None:
+    def make() -> Iterable[Tensor]:
+        return StatefulDataLoader(Numbers(), 4, sampler=distributed(), num_workers=2)
+
+    whole = train(tmp_path / "whole", make)
+    first = train(tmp_path / "cut", make, every_steps=1, stop=14)
+    assert first + train(tmp_path / "cut", make) == whole
+
+
+def test_a_run_that_is_cut_again_and_again_is_the_same_and_tells_the_epoch(tmp_path: Path) -> None:
+    make = LOADERS["stateful, told of epochs"]
+    whole = train(tmp_path / "whole", make)
+    seen: Seen = []
+    for stop in (4, 7, 12, 16, 19):
+        seen += train(tmp_path / "cut", make, every_steps=1, stop=stop)
+    assert seen + train(tmp_path / "cut", make) == whole
+
+
+def test_more_steps_than_before_go_on_in_the_pass_that_was_under_way(tmp_path: Path) -> None:
+    def passes(until: int) -> list[int]:
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters())
+        checkpointer = Checkpointer(Standalone(str(tmp_path)), model=model, optimizer=optimizer)
+        return [number for _ in range(3) for _, number in checkpointer.steps(range(5), until=until)]
+
+    assert passes(8) == [0, 1, 2, 3, 4, 0, 1, 2]
+    assert passes(8) == []
+    assert passes(12) == [3, 4, 0, 1]
+
+
+def test_a_loop_that_counts_by_itself_is_told_its_epoch_and_position(tmp_path: Path) -> None:
+    def train(until: int) -> list[tuple[int, int]]:
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters())
+        checkpointer = Checkpointer(Standalone(str(tmp_path)), model=model, optimizer=optimizer, every_steps=1)
+        step, taken = checkpointer.resume(until=until), []
+        first, position = checkpointer.epoch, checkpointer.position
+        for epoch in range(first, 3):
+            for number in islice(range(5), position if epoch == first else 0, None):
+                if step == until:
+                    checkpointer.finish()
+                    return taken
+                taken.append((epoch, number))
+                step += 1
+                checkpointer.completed(step, epoch=epoch)
+        return taken
+
+    assert train(7) + train(10) + train(15) == [(epoch, number) for epoch in range(3) for number in range(5)]
