@@ -3,11 +3,11 @@
 Frames are a four-byte little-endian length and that many bytes of msgpack. A worker that uses
 `holdfast.trainer.Run` connects to the socket named by the environment variable `HOLDFAST_CONTROL` and says
 `Attached`; an unmodified script never connects and is only ever respawned. The launcher then shows it
-`Assignment`s. When a round ends the worker is told `RoundEnded`, leaves its process group, says `RoundLeft`
-and waits for the next assignment. A worker that does not leave in time is killed and replaced. `SaveWanted`
-asks the workers of a round for one more checkpoint; they agree among themselves on the step. `Verified` tells them
-which checkpoints replicas have vouched for, so that one of those stays. `Reenters` says which rounds a worker's
-process can go on to, where that is not every round.
+`Assignment`s. From `Entering` to `Finished` it is not done, whatever it exits with. When a round ends the worker
+is told `RoundEnded`, leaves its process group, says `RoundLeft` and waits for the next assignment. A worker that
+does not leave in time is killed and replaced. `SaveWanted` asks the workers of a round for one more checkpoint;
+they agree among themselves on the step. `Verified` tells them which checkpoints replicas have vouched for, so that
+one of those stays. `Reenters` says which rounds a worker's process can go on to, where that is not every round.
 
 `round_environment` is what a round sets in the environment of its workers: of a new process by the launcher, of a
 process that goes on by itself.
@@ -171,6 +171,15 @@ class Reenters(msgspec.Struct, frozen=True, tag=True):
     because: Text
 
 
+class Entering(msgspec.Struct, frozen=True, tag=True):
+    """Worker to launcher: training has been asked for, and I form the process group of `round`.
+
+    From here on until `Finished` the process is not done, whatever it exits with.
+    """
+
+    round: Whole
+
+
 class Entered(msgspec.Struct, frozen=True, tag=True):
     """Worker to launcher: the process group of `round` stands and the training function runs."""
 
@@ -194,7 +203,7 @@ class AtTheDoor(msgspec.Struct, frozen=True, tag=True):
 
 
 class Finished(msgspec.Struct, frozen=True, tag=True):
-    """Worker to launcher: the training function returned; the process is about to exit with zero.
+    """Worker to launcher: the training function returned on every rank; the process is about to exit with zero.
 
     `nonfinite` is the worker's last word on its steps and parameters, None where all that it knows was finite.
     """
@@ -207,6 +216,7 @@ ToWorker = Assignment | RoundEnded | RoundWord | FlightWanted | ProfileWanted
 FromWorker = (
     Attached
     | Reenters
+    | Entering
     | Entered
     | RoundLeft
     | CollectiveFailed

@@ -136,8 +136,9 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     and `step` is the newest one looked at; it `asks` to be told only (WATCH), or leaves it to the ladder (None).
     Of DATA, `step` is one whose batch is wrong (None: no batch is).
     `alike` is set when the script failed in a way that another try will not mend, as every rank of the round does
-    in one way: it names that way, the same for the same failure in the next round. `trace` is that of what
-    the script raised before any sign of training: when the next try raises it again, there is none after it.
+    in one way: it names that way, the same for the same failure in the next round. `trace` is that of the
+    exception that the script raised, "" where it ended in another way; `began`: it had shown a sign of training by
+    then. When the next try raises again what this one did before any such sign, there is no further one.
     `fix` is what mends a mistake of the script that no further try can, and says that none is of use. Of a
     MEMBER_LOST, `innocent` says that the node had no part in it. `own_rule` says that only the job's own spec asks
     for what is done, and neither the catalogues nor the cluster: it is no reason for other jobs.
@@ -161,6 +162,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     skipped: bool = False
     alike: str = ""
     trace: str = ""
+    began: bool = False
     fix: str = ""
     innocent: bool = False
     own_rule: bool = False

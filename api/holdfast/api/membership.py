@@ -86,11 +86,13 @@ class GroupReady(msgspec.Struct, frozen=True, tag=True):
 class WorkerExited(msgspec.Struct, frozen=True, tag=True):
     """A worker process of `round` ended on its own. `age_s` since the kernel said so.
 
-    Exactly one of `exit_code` (0 is no failure) and `signal` is set. `error` is the tail a human wants to read.
+    Exactly one of `exit_code` and `signal` is set. `error` is the tail a human wants to read.
     `raised` is the Python exception that ended it, in one line, and `place` the innermost line of the user's own
     files that it came through; both are empty when none was seen. `began`: the process had shown a sign of
     training. `own_limit`: the kernel killed it because its pod had reached the memory limit of its own.
     `trace` is equal for exceptions of one class that came through the same lines; empty without one.
+    `left`: `Run.enter` was under way in it, and had not returned. `asked_by` is the newest signal that asks a
+    process to end and had reached it, or its launcher, shortly before; None: none is known.
     """
 
     round: Whole
@@ -104,6 +106,15 @@ class WorkerExited(msgspec.Struct, frozen=True, tag=True):
     began: bool = False
     own_limit: bool = False
     trace: Name = ""
+    left: bool = False
+    asked_by: Code | None = None
+
+    @property
+    def is_end(self) -> bool:
+        """Whether training is over for this worker. An exit code of zero alone does not say so: a script that
+        saves and leaves when it is told to ends with it as well.
+        """
+        return self.exit_code == 0 and not self.left and self.asked_by is None
 
 
 class CollectiveFailed(msgspec.Struct, frozen=True, tag=True):
@@ -141,7 +152,8 @@ class TrainingBegan(msgspec.Struct, frozen=True, tag=True):
 
 
 class WorkersFinished(msgspec.Struct, frozen=True, tag=True):
-    """All local workers of the member ended `round` with exit code zero, `last_step` completed (None: Unknown).
+    """Training is over for all local workers of the member (`WorkerExited.is_end`) in `round`, after `last_step`
+    (None: Unknown).
 
     `nonfinite` is what those of them that know of a value that was not finite said at the end.
     """

@@ -30,6 +30,7 @@ import msgspec
 
 from holdfast.api.decoding import decode_json
 from holdfast.api.errors import Malformed, Unavailable
+from holdfast.cli.sequel import Trained
 from holdfast.wire.access import Trust
 
 DEFAULT_PARENT = Path(".holdfast")
@@ -45,10 +46,11 @@ class ListeningAt(msgspec.Struct, frozen=True):
 
 
 class RunningJob(msgspec.Struct, frozen=True):
-    """`run.json`. `job` is namespace/name."""
+    """`run.json`. `job` is namespace/name, `trained` what it was last started to train (None: nothing)."""
 
     job: str
     job_file: str
+    trained: Trained | None = None
 
 
 class StateDirectory:

@@ -72,6 +72,8 @@ class HoldfastCheckpoints(CheckpointManager):
 
     def _load(self, step: int = -1) -> bool:
         run = self._run = joined()
+        if isinstance(run, GuestRun):
+            run.training_begins()
         guard = SpikeGuard(run.assignment)
         uri = run.rehearsed_from or self._uri or run.assignment.restore.uri or self._default_uri
         self._checkpoints = ForeignCheckpoints(run, format=FORMAT, uri=uri, keep=self._keep)

@@ -60,6 +60,7 @@ class HoldfastCallback(TrainerCallback):
     def around(self, trainer: Any, resume: Resume) -> Iterator[Resume]:
         """While the `with` block runs `trainer` trains; it is to begin with the checkpoint that this gives."""
         training = _Training(trainer, joined(), self._guard, self._global_batch)
+        training.enter()
         with training.listening():
             chosen = training.choose(resume)
             self._training = training
@@ -179,6 +180,11 @@ class _Training:
         if wanted is not None:
             self._wanted = wanted
         return wanted is not None or (every is not None and step % every == 0)
+
+    def enter(self) -> None:
+        """`Trainer.train` was called; `end` follows when it has made its last step."""
+        if isinstance(self.run, GuestRun):
+            self.run.training_begins()
 
     def end(self) -> None:
         """The last step is complete, and saved where it is to be."""

@@ -196,7 +196,8 @@ class Story:
         assert share is not None
         subject = Subject(JOB, rank=share.first_rank)
         error = f"Traceback (most recent call last):\n{cause}"
-        return self.find(FindingKind.USER_CODE, node, subject=subject, cause=cause, error=error, alike=alike)
+        raised = {"error": error, "trace": "c0ffee", "began": True}
+        return self.find(FindingKind.USER_CODE, node, subject=subject, cause=cause, alike=alike, **raised)
 
     def lose(self, node: int) -> "Story":
         return self.find(FindingKind.MEMBER_LOST, node, cause="connection closed")

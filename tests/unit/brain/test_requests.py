@@ -124,8 +124,19 @@ def test_a_refused_request_says_why_and_changes_nothing_else(
     assert story.round == round_before
 
 
-def test_a_finished_job_refuses_everything_but_a_return() -> None:
-    story = running(1).finish()
+def test_a_finished_job_that_no_cluster_keeps_is_started_once_more_from_what_it_saved() -> None:
+    story = running(2).finish()
+    assert story.state.phase is JobPhase.SUCCEEDED
+    before = story.state.checkpoints
+    assert story.ask(InterventionAction.RESTART).outcome == "every worker starts anew"
+    assert story.state.phase is JobPhase.RECOVERING, "it does not finish once more by what was finished before"
+    assert (story.state.checkpoints, story.round.entry) == (before, Entry.RESPAWN)
+    story.run(60).finish()
+    assert story.state.phase is JobPhase.SUCCEEDED
+
+
+def test_a_finished_job_of_a_cluster_refuses_everything_but_a_return() -> None:
+    story = running(1, uid="u1").finish()
     assert story.ask(InterventionAction.RESTART).outcome == "the job has finished; only Return is possible"
     refused = story.ask(InterventionAction.RETURN, "i2", node="node-1")
     assert (refused.state, refused.outcome) == (REFUSED, "node node-1 is not avoided")

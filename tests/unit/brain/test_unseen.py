@@ -77,6 +77,27 @@ def test_the_same_exception_again_and_again_ends_the_job_however_long_each_run_l
     assert story.incident.culprit.node is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "cause", "alike"),
+    [
+        (FindingKind.USER_CODE, "exit code 1", "exit code 1"),
+        (FindingKind.USER_CODE, "exit code 0 before Run.enter had returned", ""),
+        (FindingKind.USER_CODE, "rank 0 ended with exit code 0 while others went on", EARLY_EXIT),
+        (FindingKind.PROCESS_EXIT, "exit code 0 after signal 15 (SIGTERM)", ""),
+    ],
+)
+def test_a_script_that_ends_without_an_exception_days_apart_goes_on_each_time(
+    kind: FindingKind, cause: str, alike: str
+) -> None:
+    story = unseen()
+    for _ in range(6):
+        story.show_sign().wait(STEADY_S + 1)
+        story.find(kind, 1, subject=Subject(JOB, rank=0), cause=cause, alike=alike)
+        assert isinstance(story.state.desired, Round), "no back-off, and no end"
+        story.run(reentrant=False).wait(86_400)
+    assert story.state.phase is JobPhase.RUNNING
+
+
 def test_a_script_that_publishes_steps_is_recovered_by_a_step_and_by_nothing_else() -> None:
     story = running(2).die(1).die(1).wait(11)
     assert story.round.entry is Entry.RESPAWN

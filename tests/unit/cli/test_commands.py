@@ -95,7 +95,7 @@ READ = [*PLACE, "-o", "--output"]
 ASKED = ["--reason", "--dry-run", "--timeout", "--no-wait"]
 OPTIONS = {
     "run": [
-        *("--nodes", "--faults", "--state-dir", "--fresh", "--listen", "--observe"),
+        *("--nodes", "--faults", "--state-dir", "--fresh", "--continue", "--save-within", "--listen", "--observe"),
         *("--console", "--no-console", "--replace", "--no-replace", "--replace-delay"),
     ],
     "slurm": [

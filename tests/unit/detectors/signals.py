@@ -36,10 +36,13 @@ def exited(
     began: bool = True,
     own_limit: bool = False,
     trace: str = "",
+    left: bool = False,
+    asked_by: int | None = None,
 ) -> Exited:
     """A worker that had trained, unless told otherwise."""
     node = rank // 2
-    exit = WorkerExited(round_number, rank, age_s, code, signal, error, raised, place, began, own_limit, trace)
+    how = (code, signal, error, raised, place, began, own_limit, trace, left, asked_by)
+    exit = WorkerExited(round_number, rank, age_s, *how)
     return Exited(f"m{node}", f"n{node}", exit)
 
 

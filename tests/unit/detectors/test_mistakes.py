@@ -109,4 +109,5 @@ def test_a_node_with_a_slow_disk_has_as_long_again_before_another_one_is_named_a
 def test_what_one_rank_raises_before_it_trains_is_known_again_by_its_lines() -> None:
     given = {"rank": 0, "code": 1, "raised": "KeyError: 'rank 0'", "trace": "ab12"}
     assert made(given)[0].trace == "ab12"
-    assert made({**given, "began": True}, wait_s=ALIKE_S_MIN)[0].trace == ""
+    trained = made({**given, "began": True}, wait_s=ALIKE_S_MIN)[0]
+    assert (trained.trace, trained.began) == ("ab12", True)

@@ -63,6 +63,43 @@ def test_a_death_has_a_class_and_a_confidence(how: dict[str, object], cause: str
     assert (finding.cause, finding.confidence, finding.error) == (cause, confidence, how.get("error", ""))
 
 
+LEFT = "exit code 0 before Run.enter had returned"
+RAISED = {"raised": "RuntimeError: told to end", "place": "train.py:5 in leave", "trace": "ab12"}
+
+
+@pytest.mark.parametrize("began", [True, False])
+def test_who_leaves_before_training_is_over_is_found_at_once_and_no_node_is_blamed(began: bool) -> None:
+    detector = in_round()
+    (finding,) = detector.observe(exited(1, code=0, left=True, began=began), 10.0)
+    assert (finding.kind, finding.cause, finding.subject) == (FindingKind.USER_CODE, LEFT, Subject(JOB, rank=1))
+    assert (finding.alike, finding.trace) == ("", ""), "there is no place at which it could leave again"
+    others = [detector.observe(exited(rank, code=0, left=True, began=began), 10.1) for rank in (0, 2, 3)]
+    assert others == [(), (), ()]
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [
+        ({"code": 0}, "exit code 0 after signal 15 (SIGTERM)"),
+        ({"code": 0, "left": True}, "exit code 0 after signal 15 (SIGTERM)"),
+        ({"code": 1}, "exit code 1 after signal 15 (SIGTERM)"),
+        ({"code": 1, **RAISED}, "exit code 1 after signal 15 (SIGTERM)"),
+    ],
+)
+def test_who_was_asked_to_end_did_as_it_was_told_and_nobody_is_to_blame(
+    how: dict[str, object], cause: str
+) -> None:
+    (finding,) = in_round().observe(exited(1, asked_by=15, **how), 10.0)  # type: ignore[arg-type]
+    assert (finding.kind, finding.cause) == (FindingKind.PROCESS_EXIT, cause)
+    assert (finding.innocent, finding.alike, finding.trace) == (True, "", "")
+    assert finding.confidence is Confidence.CERTAIN
+    assert finding.evidence[-1].says.startswith("signal 15 (SIGTERM) had reached it")
+
+
+def test_training_that_is_over_is_no_death() -> None:
+    assert in_round().observe(exited(1, code=0), 10.0) == ()
+
+
 def test_a_long_last_line_is_cut_in_the_cause_and_kept_in_the_error() -> None:
     detector = in_round()
     detector.observe(exited(0, code=1, error="x" * 5000), 1.0)

@@ -17,6 +17,7 @@ from holdfast.agent.launch.slot import SlotState
 from holdfast.api.control import (
     Assignment,
     Entered,
+    Entering,
     Finished,
     Reenters,
     RoundEnded,
@@ -290,6 +291,36 @@ def test_the_last_word_of_its_workers_goes_with_the_word_that_the_member_has_fin
         local.started(start.ticket, 200 + start.local_rank, 2.0)
     local.exited(201, WELL, 3.0)
     assert reports(local.exited(200, WELL, 3.0))[-1] == WorkersFinished(8)
+
+
+def test_who_ends_with_zero_before_training_is_over_leaves_its_place_empty() -> None:
+    local = running(7)
+    for pid, word in ((100, Entering(7)), (101, Entering(7)), (101, Finished(7))):
+        local.heard(pid, word, 0.5)
+    slot, other = local.slots
+    assert (slot.inside, other.inside) == (True, False)
+    assert reports(local.exited(101, WELL, 1.0)) == [WorkerExited(7, 3, 0.0, exit_code=0)]
+    left = msgspec.structs.replace(WELL, left=True)
+    assert reports(local.exited(100, left, 1.0)) == [WorkerExited(7, 2, 0.0, exit_code=0, left=True)]
+    assert (slot.state, slot.inside) == (SlotState.ABSENT, False)
+    assert len(starts(local.show(a_round(8), 2.0))) == 2
+
+
+def test_who_was_asked_to_end_leaves_its_place_empty_also_when_training_had_returned() -> None:
+    local = running(7)
+    local.heard(100, Finished(7), 0.5)
+    asked = msgspec.structs.replace(WELL, asked_by=15)
+    assert [each for each in reports(local.exited(100, asked, 1.0)) if isinstance(each, WorkersFinished)] == []
+    assert local.slots[0].state is SlotState.ABSENT
+
+
+def test_training_that_is_asked_for_again_is_not_over() -> None:
+    local = running(7)
+    for word in (Entering(7), Finished(7), Entering(7)):
+        local.heard(100, word, 0.5)
+    assert local.slots[0].inside
+    local.heard(100, Finished(6), 0.6)
+    assert not local.slots[0].inside, "its replica group has gone on to another round meanwhile"
 
 
 def test_unattached_workers_count_as_entered_after_the_grace() -> None:

@@ -16,7 +16,7 @@ from typing import Final
 
 import torch.distributed as dist
 
-from holdfast.api.control import Assignment, Entered, Finished, Reenters
+from holdfast.api.control import Assignment, Entered, Entering, Finished, Reenters
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Reentry
 from holdfast.trainer import host
@@ -75,6 +75,12 @@ class GuestRun(Run):
         self._reentering.say(self.say)
         self._hook_before = sys.excepthook
         sys.excepthook = self._uncaught
+
+    def training_begins(self) -> None:
+        """A framework's own function trains from here on, and `leave` follows when it returns: a process that ends
+        before that has left training, whatever its exit code. Not for a loop that a script may break off.
+        """
+        self._host.say(Entering(round=self.stay.assignment.round))
 
     def leave(self) -> None:
         """Training has ended well on this rank, and the process is about to end. A loop that begins after all goes

@@ -13,7 +13,16 @@ import torch
 from torch.nn import Module
 
 from holdfast.api.checkpoint import Standing, StoredCheckpoint
-from holdfast.api.control import Assignment, Entered, Finished, FromWorker, Reenters, RoundLeft, round_environment
+from holdfast.api.control import (
+    Assignment,
+    Entered,
+    Entering,
+    Finished,
+    FromWorker,
+    Reenters,
+    RoundLeft,
+    round_environment,
+)
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.membership import CheckpointCommitted, CheckpointsStored, Restored, RunDescribed
 from holdfast.api.rankrecord import UNKNOWN_INT, Phase
@@ -356,6 +365,9 @@ class Run:
         inside `train` are closed. Under a launcher the environment then holds what a new process would find in it
         (`RANK`, `WORLD_SIZE` and so on), and frameworks that are known to keep it have forgotten it.
 
+        Under a launcher training is over for this process when this has returned. One that ends before that has
+        left it, whatever its exit code: the job goes on.
+
         An exception that is no peer's fault propagates. Raises Unavailable when a further round is needed and
         the launcher is gone.
         """
@@ -370,6 +382,7 @@ class Run:
 
     def _attend(self, assignment: Assignment, train: Callable[[Assignment], object]) -> bool:
         """Whether the training function returned on every rank; if not, the round ended first."""
+        self._host.say(Entering(round=assignment.round))
         stay = self._begin(assignment)
         try:
             has_finished = self._live(stay, train)

@@ -27,6 +27,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, NoReturn
 
+from holdfast.agent.launch.endsignals import note_signals
 from holdfast.agent.launch.forking import EntrypointKind, Fork
 from holdfast.agent.launch.importlog import ImportLog, log_file
 from holdfast.agent.launch.spawned import note_spawns
@@ -76,6 +77,7 @@ def become_worker(request: Fork, *, parent: int, warm: bool, changes: Mapping[st
         if RUN_DIRECTORY_VARIABLE in request.env:
             note_spawns(Path(request.env[RUN_DIRECTORY_VARIABLE]))
         write_stacks_when_asked(request.env)
+        note_signals(request.env)
         if request.learns:
             with contextlib.suppress(OSError):  # it is not learned from, and works all the same
                 log = log_file(Path(request.env[RUN_DIRECTORY_VARIABLE]), os.getpid())

@@ -24,6 +24,7 @@ from holdfast.agent.launch import firstsign, forking, logs
 from holdfast.agent.launch.connection import Connection
 from holdfast.agent.launch.control import ControlServer
 from holdfast.agent.launch.ending import MEMORY_LOOK_S, MemoryLimit, last_completed, raised_in
+from holdfast.agent.launch.endsignals import EndSignals
 from holdfast.agent.launch.habits import ScriptHabits
 from holdfast.agent.launch.host import ReservedPorts
 from holdfast.agent.launch.localset import Effect, KillWorker, LocalSet, Report, Start, StartTest, TellWorker
@@ -124,8 +125,10 @@ class Launcher:
         self._timer: asyncio.TimerHandle | None = None
         self._over: asyncio.Future[Outcome] | None = None
         self._departure: signal.Signals | None = None
+        self._told_to_end: signal.Signals | None = None  # what tells this process may reach its workers as well
         self._follower = logs.LogFollower(sys.stdout)
         self._memory_limit = MemoryLimit()
+        self._asked_to_end = EndSignals(settings.run_dir, clock=_seconds_since_1970)
         self._signs = firstsign.FirstSigns(self._take_sign)
         self._logs = logs.WorkerLogs(
             settings.log_dir, member=settings.member, node=settings.node, clock=_seconds_since_1970
@@ -345,6 +348,8 @@ class Launcher:
 
     def _take_ended(self, message: forking.Ended) -> None:
         """Tell the watchdog, and this node's log, how the worker ended and what it left that explains it."""
+        self._control.drain(message.pid)  # what it said last counts, and is there
+        asked_by = self._asked_to_end.take(message.pid)
         worker = self._workers.pop(message.pid, None)
         self._follower.finish(message.pid)
         self._signs.forget(message.pid)
@@ -355,32 +360,43 @@ class Launcher:
         now, start = time.monotonic(), worker.start
         how = f"signal {message.signal}" if message.signal else f"exit code {message.exit_code}"
         run = self._logs.end(message.pid, how)
-        written = "" if message.exit_code == 0 else logs.ending(worker.path, since=worker.offset)
-        raised = raised_in(written) if message.exit_code else None
-        exit = WorkerExited(
-            start.round.number,
-            start.rank,
-            max(0.0, now - message.at_ns / 1e9),
-            message.exit_code,
-            message.signal,
-            raised.text if raised else logs.tail(written),
-            raised=raised.exception if raised else "",
-            place=raised.place if raised else "",
-            trace=raised.trace if raised else "",
-            own_limit=message.signal == signal.SIGKILL and self._memory_limit.has_killed(),
-        )
+        exit = self._exit_of(message, worker, now, asked_by)
         completed = last_completed(self._settings.run_dir / record_file_name(start.local_rank))
         effects = self._set.exited(message.pid, exit, now, completed=completed)
         self._do(effects)
         for effect in effects:
-            # An exit code of zero is told of because the others may go on; it is no failure.
-            if isinstance(effect, Report) and isinstance(effect.message, WorkerExited) and exit.exit_code != 0:
+            # The end of training is told of because the others may go on; it is no failure.
+            if isinstance(effect, Report) and isinstance(effect.message, WorkerExited) and not exit.is_end:
                 self._note_failure(effect.message, message.pid, worker)
         if run is not None:
             self._tails.ended(run, start.round.world_size)
 
+    def _exit_of(self, ended: forking.Ended, worker: _Started, now: float, asked_by: int | None) -> WorkerExited:
+        slot = self._set.slot_of(ended.pid)
+        if asked_by is None and not (slot and slot.finished):
+            asked_by = self._told_to_end
+        exit = WorkerExited(
+            worker.start.round.number,
+            worker.start.rank,
+            max(0.0, now - ended.at_ns / 1e9),
+            ended.exit_code,
+            ended.signal,
+            left=slot is not None and slot.inside,
+            asked_by=asked_by,
+            own_limit=ended.signal == signal.SIGKILL and self._memory_limit.has_killed(),
+        )
+        if exit.is_end:
+            return exit
+        written = logs.ending(worker.path, since=worker.offset)
+        raised = raised_in(written) if exit.exit_code else None
+        if raised is None:
+            return msgspec.structs.replace(exit, error=logs.tail(written))
+        told = {"raised": raised.exception, "place": raised.place, "trace": raised.trace}
+        return msgspec.structs.replace(exit, error=raised.text, **told)
+
     def _note_failure(self, failed: WorkerExited, pid: int, worker: _Started) -> None:
         how = f"signal={failed.signal}" if failed.signal else f"exit_code={failed.exit_code}"
+        how += f" asked_by={failed.asked_by}" if failed.asked_by is not None else ""
         log.error("a worker failed rank=%d round=%d %s log=%s", failed.rank, failed.round, how, worker.path)
         if failed.error and not self._settings.tee.includes(worker.start.local_rank):
             sys.stderr.write(failed.error + "\n")
@@ -455,6 +471,7 @@ class Launcher:
 
     def _stop_for_signal(self, number: signal.Signals) -> None:
         """SIGTERM may leave time to move the ranks in good order. Any second signal ends it at once."""
+        self._told_to_end = number
         stay_s = self._settings.leave_grace_s - _LEAVING_S
         if number != signal.SIGTERM or self._departure or stay_s <= 0 or self._set.seat is None:
             self._leave(number)

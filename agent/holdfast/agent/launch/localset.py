@@ -27,6 +27,7 @@ from holdfast.agent.launch.slot import Slot, SlotState, epoch_in
 from holdfast.api.control import (
     AtTheDoor,
     Entered,
+    Entering,
     Finished,
     FromWorker,
     Reenters,
@@ -281,7 +282,7 @@ class LocalSet:
             slot.clear(SlotState.ABSENT)
             return self._align(slot, now)
         exit = msgspec.structs.replace(exit, round=slot.round, rank=slot.rank)
-        if exit.exit_code != 0:
+        if not exit.is_end:
             since = slot.round if slot.epoch is None else slot.epoch  # a replica group goes on from round to round
             began = slot.began or (completed is not None and since <= completed[0] <= slot.round)
             slot.clear(SlotState.ABSENT)
@@ -290,7 +291,7 @@ class LocalSet:
         return [*self._entry_report(now), Report(exit), *self._finish_report(now)]
 
     def _finish_report(self, now: float) -> list[Effect]:
-        """Once all local workers of the desired round have finished."""
+        """Once training is over for all local workers of the desired round."""
         if not all(each.state is SlotState.DONE and self._is_wanted(each) for each in self.slots):
             return []
         odd = tuple(RankNonFinite(each.rank, each.nonfinite) for each in self.slots if each.nonfinite)
@@ -336,6 +337,8 @@ class LocalSet:
             if slot.state is SlotState.LEAVING and (self.desired is None or message.round < self.desired.number):
                 slot.leave_by = None
                 slot.state = SlotState.RUNNING if self._is_wanted(slot) else SlotState.PARKED
+        elif isinstance(message, Entering):
+            slot.inside = True
         elif isinstance(message, Entered) and message.round == slot.round:
             slot.entered, slot.state, slot.leave_by = True, SlotState.RUNNING, None
             return self._entry_report(now)
@@ -345,8 +348,10 @@ class LocalSet:
         elif isinstance(message, Reenters):
             slot.reenters = message
             return self._entry_report(now)
-        elif isinstance(message, Finished) and message.round == slot.round:
-            slot.finished, slot.nonfinite = True, message.nonfinite
+        elif isinstance(message, Finished):
+            slot.inside = False  # of whichever round: its replica group may have gone on to another meanwhile
+            if message.round == slot.round:
+                slot.finished, slot.nonfinite = True, message.nonfinite
         elif isinstance(message, CheckpointCommitted | CheckpointsStored) and self._saved_in(slot, message.round):
             return [Report(message)]
         elif isinstance(

@@ -19,7 +19,7 @@ class SlotState(StrEnum):
     LEAVING = "Leaving"  # told to leave an older round, has not said that it did
     PARKED = "Parked"  # it has left and waits, attached, for an assignment
     DYING = "Dying"  # killed; the kernel has not confirmed it
-    DONE = "Done"  # it ended `Slot.round` with exit code zero
+    DONE = "Done"  # training is over for it in `Slot.round`
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class Slot:
 
     `began` says that the process, of a script that does not attach, has shown a sign of training.
     `epoch` is the replica group that the process is in, `ready_epoch` the one in which it waits at a step
-    boundary.
+    boundary. `inside` says that training was asked for in the process, and has not returned.
     `reenters` is what the process said of the rounds it can go on to, `nonfinite` what it said of its values when
     it had finished.
     """
@@ -46,6 +46,7 @@ class Slot:
     started_at: float = 0.0
     leave_by: float | None = None
     began: bool = False
+    inside: bool = False
     reenters: Reenters = ANY_ROUND
     nonfinite: NonFinite | None = None
     epoch: int | None = None
@@ -77,7 +78,7 @@ class Slot:
         """
         self.state = state
         self.pid = self.ticket = self.leave_by = None
-        self.attached = self.entered = self.finished = self.began = False
+        self.attached = self.entered = self.finished = self.began = self.inside = False
         self.left_round = -1
         self.reenters, self.ready_epoch = ANY_ROUND, None
         if state is not SlotState.DONE:

@@ -18,6 +18,7 @@ from holdfast.cli.embedded.faultscript import After, Deed, ScriptedFault, When, 
 from holdfast.cli.embedded.jobfile import prepare, read_job_file
 from holdfast.cli.embedded.localcluster import PlacementOptions
 from holdfast.cli.embedded.session import Interrupted, RunOptions, run_session
+from holdfast.cli.embedded.stopping import SAVE_WITHIN_S
 from holdfast.cli.example import example_job_file
 from holdfast.cli.incidentview import incidents_text
 from holdfast.cli.output import ExitCode
@@ -48,6 +49,19 @@ _console_option = click.option(
 @click.option("--faults", type=click.Path(path_type=Path), help="A script of faults to inject.")
 @_state_dir_option
 @click.option("--fresh", is_flag=True, help="Start over: remove what an earlier run of this job left.")
+@click.option(
+    "--continue",
+    "continues",
+    is_flag=True,
+    help="Go on with a job that has succeeded, whatever its file says.",
+)
+@click.option(
+    "--save-within",
+    type=click.FloatRange(min=0.0),
+    default=SAVE_WITHIN_S,
+    show_default=True,
+    help="Seconds that a last checkpoint may take after Ctrl-C or SIGTERM; 0 stops at once.",
+)
 @click.option("--listen", default="127.0.0.1:0", show_default=True, help="Where the watchdog listens.")
 @click.option("--observe", is_flag=True, help="Tell what would be done about each fault, and do nothing.")
 @_console_option
@@ -59,6 +73,8 @@ def run(
     faults: Path | None,
     state_dir: Path | None,
     fresh: bool,
+    continues: bool,
+    save_within: float,
     listen: str,
     observe: bool,
     has_console: bool,
@@ -70,9 +86,13 @@ def run(
     The entry point is looked up beside the job file, and runs there. State goes to --state-dir, by default
     ./.holdfast/NAMESPACE-NAME; the same command again resumes a run that was stopped. With --observe each fault is
     an incident that says what would be done; nothing is, and a job which loses a worker or a node ends.
+    Ctrl-C or SIGTERM saves first; a second one stops at once. A job that has succeeded goes on where its arguments
+    or its script have changed; another entry point or another world takes --continue or --fresh.
     Exits with 0 when the job succeeded, 1 when it failed or a fault of the script was not injected, 2 when a file
     or flag is wrong, 3 when something is not there, 130 after Ctrl-C.
     """
+    if fresh and continues:
+        raise InvalidInput(Problem("--continue", value=True, fix="leave out either --continue or --fresh"))
     job = read_job_file(job_file)
     script = read_fault_script(faults) if faults else ()
     check_whom(script, nodes_max=nodes or job.spec.nodes.max, local_size=job.spec.local_size())
@@ -88,13 +108,16 @@ def run(
         starts_over=fresh,
         observes=observe,
         has_console=has_console,
+        continues=continues,
+        save_within_s=save_within,
     )
     audience = LineAudience(time.monotonic)
     audience.say(f"state and logs are in {directory.root}")
     try:
         picture = asyncio.run(run_session(options, audience))
-    except Interrupted:
-        click.echo("stopped; the same command goes on from the newest checkpoint, if one was saved", err=True)
+    except Interrupted as stopped:
+        says = str(stopped) or "stopped; the same command goes on from the newest checkpoint, if one was saved"
+        click.echo(without_commands(says), err=True)
         return ExitCode.INTERRUPTED
     return conclude(picture, says_how_to_go_on=True)
 
@@ -168,6 +191,7 @@ def demo(text: Path | None, steps: int, state_dir: Path | None, plain: bool, has
         faults=demo_faults(steps),
         starts_over=True,
         has_console=has_console,
+        save_within_s=0.0,  # nobody goes on with a demo
     )
     try:
         if plain or not sys.stderr.isatty():

@@ -3,9 +3,9 @@
 import asyncio
 import dataclasses
 import shutil
-import signal
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -22,11 +22,14 @@ from holdfast.cli.embedded.ledgerwriter import LedgerWriter
 from holdfast.cli.embedded.localcluster import LocalCluster, PlacementOptions
 from holdfast.cli.embedded.localnode import NodeOptions
 from holdfast.cli.embedded.publishing import Publishing
+from holdfast.cli.embedded.stopping import SAVE_WITHIN_S, StopSignals, save_last
 from holdfast.cli.embedded.watchdog import WatchdogLink, WatchdogProcess
+from holdfast.cli.sequel import Follows, Trained, question, sequel, trained_by
 from holdfast.cli.statedirectory import RunningJob, StateDirectory, run_lock
 
 DRAIN_S: Final = 5.0
 VERDICT_S: Final = 2.0
+REASON_CHARACTERS_MAX: Final = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,8 @@ class RunOptions:
 
     `starts_over`: what an earlier run left is removed, else it is gone on from. `observes`: what would be done
     about faults is told, and nothing is done. `has_console`: one is started beside it, where it is installed.
+    `continues`: a job that has succeeded goes on whatever its file says now. `save_within_s` is how long a last
+    checkpoint may take when the run is stopped by hand.
     """
 
     prepared: Prepared
@@ -46,10 +51,12 @@ class RunOptions:
     starts_over: bool = False
     observes: bool = False
     has_console: bool = True
+    continues: bool = False
+    save_within_s: float = SAVE_WITHIN_S
 
 
 class Interrupted(Exception):
-    """Ctrl-C or SIGTERM: the run was stopped and can be resumed."""
+    """Ctrl-C or SIGTERM: the run was stopped and can be resumed. The text says what is saved and what is lost."""
 
 
 async def run_session(options: RunOptions, audience: Audience) -> Picture:
@@ -82,16 +89,18 @@ async def _run(
     policy = msgspec.structs.replace(policy_of(options.prepared.job), observe=options.observes)
     is_published = policy.reporting is not None
     publishing = Publishing(options.directory, address, options.prepared.job.id, audience.say, wanted=is_published)
+    trained = trained_by(options.prepared.entrypoint, options.prepared.job.spec)
     if before is not None and before.phase is JobPhase.SUCCEEDED:
-        audience.say("an earlier run brought this job to its end; nothing was started")
-        await _publish_rest(publishing)
-        return Picture(before, incidents=await link.incidents())
-    if before is not None and before.phase is JobPhase.FAILED:
+        if not await begins_again(link, options.directory, trained, audience.say, continues=options.continues):
+            await _publish_rest(publishing)
+            return Picture(before, incidents=await link.incidents())
+    elif before is not None and before.phase is JobPhase.FAILED:
         audience.say("an earlier run failed; this one goes on from its newest checkpoint")
         await link.restart("the job was run again after it had failed")
     elif before is not None and options.observes:
         # That none of its workers is left is no fault.
         await link.restart("the job was run again after it had been stopped")
+    options.directory.write_running_job(RunningJob(options.prepared.job.id, options.job_file, trained))
     await link.submit(policy)
     if options.starts_over:
         # The job may have named a place of its own, where what was saved before stays.
@@ -120,7 +129,8 @@ async def _run(
     if options.faults:
         others.append(asyncio.create_task(_inject(options, injector)))
     try:
-        picture = await first_to_end(following, others)
+        save = partial(_stop, link, options.save_within_s, audience.say)
+        picture = await first_to_end(following, others, save)
         await cluster.drain(DRAIN_S)
         await publishing.finish()
         return dataclasses.replace(picture, missed=injector.missed)
@@ -134,6 +144,12 @@ async def _run(
         await publishing.stop()  # behind what workers said last
 
 
+async def _stop(link: WatchdogLink, within_s: float, say: Callable[[str], None], again: asyncio.Event) -> str:
+    if within_s > 0:
+        say(f"told to stop: saving first, within {within_s:g} s; told again, it stops at once")
+    return await save_last(link, within_s, again)
+
+
 async def _publish_rest(publishing: Publishing) -> None:
     """What an earlier run ended too soon to publish."""
     running = asyncio.create_task(publishing.run())
@@ -145,31 +161,60 @@ async def _publish_rest(publishing: Publishing) -> None:
         await publishing.stop()
 
 
-async def first_to_end(following: asyncio.Task[Picture], others: Sequence[asyncio.Task[None]]) -> Picture:
-    """The last picture of the job, unless something else or a signal ends the run first.
+async def begins_again(
+    link: WatchdogLink,
+    directory: StateDirectory,
+    trained: Trained,
+    say: Callable[[str], None],
+    *,
+    continues: bool,
+) -> bool:
+    """Whether a job that has succeeded goes on. Raises InvalidInput where that takes a word of the user's."""
+    held = directory.running_job()
+    follows = sequel(None if held is None else held.trained, trained, told_to_continue=continues)
+    if follows.follows is Follows.QUESTION:
+        raise question(held.job if held else "", follows.differences)
+    if follows.follows is Follows.NOTHING:
+        say("an earlier run brought this job to its end; nothing was started; --continue starts it again")
+        return False
+    why = "; ".join(follows.differences) or "--continue"
+    say(f"an earlier run brought this job to its end; this one goes on from its newest checkpoint: {why}")
+    await link.restart(f"the job was run again after it had succeeded ({why})"[:REASON_CHARACTERS_MAX])
+    return True
+
+
+async def first_to_end(
+    following: asyncio.Task[Picture],
+    others: Sequence[asyncio.Task[None]],
+    save: Callable[[asyncio.Event], Awaitable[str]] | None = None,
+) -> Picture:
+    """The last picture of the job, unless something else or a signal ends the run first. After a signal what
+    `save` does is waited for; the event it is given is set by a second one.
 
     Raises Interrupted, and what another task raised; one of `others` that ends for itself counts as interrupted.
     """
-    loop, interrupted = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, interrupted.set)
-    signalled = asyncio.create_task(interrupted.wait())
-    try:
-        await asyncio.wait((following, signalled, *others), return_when=asyncio.FIRST_COMPLETED)
-        if not signalled.done():
-            # Launchers end with their job: the verdict on the job comes before what its end looks like to others.
-            await asyncio.wait((following,), timeout=VERDICT_S)
-        if following.done():
-            return following.result()
-        for task in others:
-            if task.done():
-                task.result()
-        raise Interrupted
-    finally:
-        signalled.cancel()
-        # Stopping takes seconds at most; a second Ctrl-C must not leave half of it undone.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, lambda: None)
+    with StopSignals() as told:
+        once = asyncio.create_task(told.once.wait())
+        saving: asyncio.Future[str] | None = None
+        try:
+            await asyncio.wait((following, once, *others), return_when=asyncio.FIRST_COMPLETED)
+            if once.done() and save is not None and not following.done():
+                saving = asyncio.ensure_future(save(told.again))
+                await asyncio.wait((saving, following, *others), return_when=asyncio.FIRST_COMPLETED)
+            if not once.done():
+                # Launchers end with their job: the verdict on the job comes before what its end looks like to
+                # others.
+                await asyncio.wait((following,), timeout=VERDICT_S)
+            if following.done():
+                return following.result()
+            for task in others:
+                if task.done():
+                    task.result()
+            raise Interrupted(saving.result() if saving is not None and saving.done() else "")
+        finally:
+            once.cancel()
+            if saving is not None:
+                saving.cancel()
 
 
 async def _inject(options: RunOptions, injector: Injector) -> None:
@@ -196,4 +241,4 @@ def lay_out(directory: StateDirectory, job: str, job_file: str, *, starts_over: 
     for stale in (directory.certificate_file, directory.key_file):
         stale.unlink(missing_ok=True)  # of a run on several machines that was lost: this one may speak plainly
     directory.logs.mkdir(exist_ok=True)
-    directory.write_running_job(RunningJob(job, job_file))
+    directory.write_running_job(RunningJob(job, job_file, None if held is None or starts_over else held.trained))

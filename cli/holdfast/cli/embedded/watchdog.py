@@ -141,9 +141,28 @@ class WatchdogLink:
         put_back = InterventionAction.RETURN
         await self._intervene(InterventionRequest(uuid.uuid4().hex, self._job, put_back, reason, node=node))
 
-    async def _intervene(self, request: InterventionRequest) -> None:
+    async def save(self, reason: str, within_s: float) -> str | None:
+        """Have one more checkpoint committed: None once it is, else why it was not within `within_s` seconds.
+
+        Raises Unavailable while the watchdog is away.
+        """
+        checkpoint = InterventionAction.CHECKPOINT
+        request = InterventionRequest(uuid.uuid4().hex, self._job, checkpoint, reason)
+        try:
+            async with asyncio.timeout(within_s):
+                outcome = await self._ask(request)
+                while outcome.state is InterventionState.PENDING:  # the watchdog waits a moment with its answer
+                    outcome = await self._ask(request)
+        except TimeoutError:
+            return f"no checkpoint was committed within {within_s:g} s"
+        return None if outcome.state is InterventionState.DONE else outcome.outcome
+
+    async def _ask(self, request: InterventionRequest) -> InterventionOutcome:
         content = await self._http.ask("POST", f"/v1/jobs/{self._job}/interventions", msgspec.json.encode(request))
-        outcome = decode_json(content or b"", InterventionOutcome)
+        return decode_json(content or b"", InterventionOutcome)
+
+    async def _intervene(self, request: InterventionRequest) -> None:
+        outcome = await self._ask(request)
         if outcome.state is InterventionState.REFUSED:
             raise InvalidInput(Problem(request.node or "job", self._job, outcome.outcome))
 

@@ -91,6 +91,8 @@ class HoldfastCallback(Callback):
         others = [each for each in trainer.callbacks if each is not self]  # type: ignore[attr-defined]
         trainer.callbacks = [*others, self]  # type: ignore[attr-defined]
         run = joined()
+        if isinstance(run, GuestRun):
+            run.training_begins()
         self._fit = _Fit(run, SpikeGuard(run.assignment), Place(run.assignment.rank, run.assignment.world_size))
         uri = self._place_of_checkpoints(trainer, run)
         if uri is not None:

@@ -260,12 +260,13 @@ def settled_down(state: JobState, now: float) -> Step:
 def unforgiven(state: JobState, finding: Finding, now: float) -> tuple[Failure, ...]:
     """The failures that still count when `finding` comes: running steadily forgives them, as a new step does.
 
-    Not those of the very exception that comes again: a script that fails at one line every few minutes loops.
+    Not those of the very exception that comes again: a script that fails at one line every few minutes loops. One
+    that ends without an exception, as it does when somebody tells it to, has no such line.
     """
     at = steady_at(state)
     if at is None or now < at:
         return state.failures
-    same = finding.cause if finding.kind is FindingKind.USER_CODE else None
+    same = finding.cause if finding.trace else None
     return tuple(each for each in state.failures if each.cause == same)
 
 

@@ -102,7 +102,7 @@ def may_loop(finding: Finding, wanted: Decision) -> bool:
 def failure_of(state: JobState, finding: Finding, now: float) -> Failure:
     """The finding as the crash-loop rule remembers it."""
     step, cause = state.high_step, finding.cause
-    marks = (finding.alike, finding.trace)
+    marks = (finding.alike, "" if finding.began else finding.trace)
     return Failure(now, step, cause, finding.error, *marks)
 
 

@@ -138,13 +138,22 @@ def requested(state: JobState, event: Event, now: float) -> Step:
     if (says := pending(state, request.id)) is not None:
         return ignore(state, f"intervention {request.id} is {says}")
     try:
-        if state.phase is JobPhase.SUCCEEDED and request.action is not InterventionAction.RETURN:
+        if state.phase is JobPhase.SUCCEEDED and request.action not in _after_success(state):
             raise Refusal("the job has finished; only Return is possible")
         if state.phase is JobPhase.FAILED and request.action not in AFTER_FAILURE:
             raise Refusal(f"the job has failed ({state.reason}); only Return, Resume and Restart are possible")
         return DOERS[request.action](state, request, now)
     except Refusal as refusal:
         return _answer(state, request, str(refusal), InterventionState.REFUSED)
+
+
+def _after_success(state: JobState) -> tuple[InterventionAction, ...]:
+    """What is possible then. A job that no cluster keeps may be started once more, to train more steps: the object
+    of a cluster has succeeded for good, and another one goes on from its checkpoints.
+    """
+    is_of_cluster = state.policy is not None and bool(state.policy.uid)
+    restart = () if is_of_cluster else (InterventionAction.RESTART,)
+    return (InterventionAction.RETURN, *restart)
 
 
 def _answer(
@@ -229,7 +238,10 @@ def _restart(state: JobState, request: InterventionRequest, now: float) -> Step:
     if state.round is None:
         return _answer(moved(state, Turn.FORMED_ANEW, failures=()), request, f"the job forms anew{says}")
     recovery = Recovery(reason=f"restarted on request{says}: {request.reason}", entry=Entry.RESPAWN)
-    after = moved(state, Turn.RESTARTED, failures=(), recovery=recovery)
+    # Who finished the newest round is to train on.
+    done = [each for each in state.members if each.finished_round is not None]
+    members = state.members.replaced(msgspec.structs.replace(each, finished_round=None) for each in done)
+    after = moved(state, Turn.RESTARTED, failures=(), recovery=recovery, members=members)
     return _answer(after, request, f"every worker starts anew{says}")
 
 

@@ -57,8 +57,8 @@ class CollectiveFailedDetector(Detector):
                 if self._broke:
                     self._patience_ends = now + PATIENCE_S
             case Exited(exit=exit) if exit.round == running.number:
-                # One that ended with success after its own collective failed is not why it did.
-                self._settled = self._settled or exit.exit_code != 0 or exit.rank not in self._broke
+                # One whose training was over after its own collective failed is not why it did.
+                self._settled = self._settled or not exit.is_end or exit.rank not in self._broke
             case CollectiveBroke(failure=failure) if failure.round == running.number:
                 self._broke.setdefault(failure.rank, (now - max(0.0, failure.age_s), sample))
                 if self._patience_ends is None:

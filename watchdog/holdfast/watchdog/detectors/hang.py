@@ -204,7 +204,7 @@ class HangDetector(Detector):
         """Take in a report; a finding when it proves a hang."""
         if self._round.follow(sample):
             self._begin(now)
-        if isinstance(sample, Exited) and sample.exit.exit_code == 0 and sample.exit.round == self._round.number:
+        if isinstance(sample, Exited) and sample.exit.is_end and sample.exit.round == self._round.number:
             self._ended.add(sample.exit.rank)
         if not isinstance(sample, Reported) or self._round.number is None or self._found:
             return ()

@@ -1,4 +1,4 @@
-"""A worker process ended with a failure.
+"""A worker process ended before its training was over.
 
 The first death of a round is reported the moment it is heard of, because healing starts with it. In synchronous
 training one death brings others: deaths of the same round shortly after are symptoms and make no finding.
@@ -6,7 +6,8 @@ What is heard first is nearly always what happened first; when a later message t
 that died earlier, or the first one to be no victim itself), the finding is made again, naming that one.
 
 A Python exception that nothing outside the script explains is the script's own (`user_code`), and names no node;
-so is an exit code, which the script chose as it does when it ends with success.
+so is an exit code, which the script chose as it does when it ends with success. A script that was asked to end by
+a signal did as it was told, and nobody is to blame.
 
 One exception is neither a node's nor the script's: that checkpoints are there and none can be restored. All ranks
 raise it alike, so the first is told at once.
@@ -105,19 +106,21 @@ def _death(sample: Exited, job: str, now: float) -> _Death:
     outside = outside_of(exit.raised, exit.error)
     names_a_peer = PEER.told_by.search(exit.error) is not None
     unrestorable = NOTHING_TO_RESTORE.match(exit.raised) is not None
-    raised_it = bool(exit.exit_code and exit.raised) and outside is None
-    chose_its_code = bool(exit.exit_code) and exit.exit_code not in _SIGNALS_AS_CODES and outside is None
+    of_the_script = exit.exit_code is not None and outside is None and exit.asked_by is None
+    raised_it = of_the_script and bool(exit.raised)
+    chose_its_code = of_the_script and exit.exit_code not in _SIGNALS_AS_CODES
     kind = FindingKind.USER_CODE if raised_it or chose_its_code else FindingKind.PROCESS_EXIT
     if names_a_peer and exit.signal in (None, signal.SIGABRT):
         # NCCL's own watchdog thread aborts a process whose peer is gone, so not even a signal clears a victim.
         confidence = Confidence.UNKNOWN
-    elif exit.signal is not None or raised_it or unrestorable:
+    elif exit.signal is not None or exit.asked_by is not None or raised_it or unrestorable:
         confidence = Confidence.CERTAIN
     else:
         confidence = Confidence.UNKNOWN if exit.exit_code is None else Confidence.PROBABLE
     known = exit.exit_code is not None or exit.signal is not None
-    sent = exit.began and exit.signal in _SENT_BY_OTHERS
-    if not known or names_a_peer or unrestorable or sent:
+    sent = exit.asked_by is not None or (exit.began and exit.signal in _SENT_BY_OTHERS)
+    # Of one that just left there is no place by which it could be told that the next one leaves in the same way.
+    if not known or names_a_peer or unrestorable or sent or exit.exit_code == 0:
         way = ""
     else:
         way = (exit.raised or cause_of(exit)).partition(":")[0]
@@ -187,7 +190,7 @@ class ProcessExitDetector(Detector):
                 rank = running.rank_now(exit.round, exit.rank, member) if running is not None else None
                 if running is None or rank is None or rank in self._dead:
                     return ()
-                if exit.exit_code != 0:
+                if not exit.is_end:
                     known = replace(exit, round=running.number, rank=rank)
                     return self._judge(_death(replace(sample, exit=known), self._job, now), now)
                 self._ended_well = True
@@ -295,15 +298,23 @@ class ProcessExitDetector(Detector):
 def cause_of(exit: WorkerExited) -> str:
     """What deaths of the same class have in common: "signal 9 (SIGKILL)", "exit code 1: <last line of error>"."""
     if exit.signal is not None:
-        try:
-            return f"signal {exit.signal} ({signal.Signals(exit.signal).name})"
-        except ValueError:
-            return f"signal {exit.signal}"  # a real-time signal has no name
+        return _signal_name(exit.signal)
     if exit.exit_code is None:
         return "exit status Unknown"
+    if exit.asked_by is not None:
+        return f"exit code {exit.exit_code} after {_signal_name(exit.asked_by)}"
+    if exit.exit_code == 0:
+        return "exit code 0 before Run.enter had returned"
     lines = (exit.raised or exit.error.strip()).splitlines()
     says = lines[-1].strip()[:CAUSE_CHARACTERS_MAX] if lines else ""
     return f"exit code {exit.exit_code}: {says}" if says else f"exit code {exit.exit_code}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"  # a real-time signal has no name
 
 
 def _finding(death: _Death, company: _Company, killing: tuple[ProcessKilledForMemory, float] | None) -> Finding:
@@ -327,6 +338,9 @@ def _finding(death: _Death, company: _Company, killing: tuple[ProcessKilledForMe
         evidence.append(Evidence("worker error", says, death.at))
     if alike:
         evidence.append(Evidence("process exits", f"every rank failed so: {alike}", death.at))
+    if exit.asked_by is not None:
+        says = f"{_signal_name(exit.asked_by)} had reached it: neither the script nor its node is to blame"
+        evidence.append(Evidence(f"launcher {subject.member}", says, death.at))
     if death.raised_it or death.chose_its_code:
         did = "raised it, and it" if death.raised_it else "ended with this code, and"
         says = f"the script {did} names no device, network or storage: no node is to blame"
@@ -349,9 +363,10 @@ def _finding(death: _Death, company: _Company, killing: tuple[ProcessKilledForMe
         also=company.also,
         # What lies outside the script may mend itself once training has shown that it can work.
         alike=alike if death.kind is not FindingKind.PROCESS_EXIT or not exit.began else "",
-        trace=exit.trace if death.raised_it and not exit.began else "",
+        trace=exit.trace if death.raised_it else "",
+        began=exit.began,
         fix=mistake.fix if mistake is not None and death.kind is FindingKind.USER_CODE else "",
-        innocent=exit.own_limit or by_kernel,
+        innocent=exit.own_limit or by_kernel or (exit.asked_by is not None and exit.signal is None),
     )
 
 

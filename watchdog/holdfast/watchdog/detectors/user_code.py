@@ -5,7 +5,7 @@ on a broken node, and stays with the node. Everything else would come again on a
 Running out of memory, on the GPU too, is the script's: the model, the batch or what it keeps does not fit. So is a
 device-side assert, as a rule an index beyond its tensor, and what Holdfast refuses to take from the script.
 
-So is a rank that ended with success while the others went on training. Its process has done nothing that looks
+So is a rank whose training was over while the others went on training. Its process has done nothing that looks
 like a fault: what breaks are the collectives of the others, which wait for it in vain. That a rank ends before the
 others proves nothing by itself, since rank 0 may save or evaluate for long; a collective that fails after it does.
 """
@@ -105,7 +105,8 @@ def outside_of(raised: str, error: str) -> Outside | None:
 
 
 class EarlyExitDetector(Detector):
-    """Judges `Exited` with code 0 by what breaks after it in its round: others may go on for long without that.
+    """Judges `Exited` of ranks whose training is over by what breaks after it in its round: others may go on for
+    long without that.
 
     Where there are replica groups it waits a moment: one that comes in as the others end meets nobody, and the job
     is done once all of those have ended.
@@ -131,7 +132,7 @@ class EarlyExitDetector(Detector):
                 self._broke.setdefault(failure.rank, now - max(0.0, failure.age_s))
             case Exited(exit=exit) if exit.round == self._round.number:
                 at = now - max(0.0, exit.age_s)
-                if exit.exit_code == 0:
+                if exit.is_end:
                     self._ended = (at, exit.rank) if self._ended is None else min(self._ended, (at, exit.rank))
                 elif PEER.told_by.search(exit.error):
                     self._broke.setdefault(exit.rank, at)
