@@ -195,8 +195,8 @@ class Plan:
         for name, single in state.singles.items():
             if fitting.object(name):
                 plan.loads.append((single, name, plan._add_object(name)))
+        plan._add_own(state, rank, fitting)
         fitting.finish()
-        plan._add_own(state, rank)
         return plan
 
     def unpack(self) -> Contents:
@@ -253,7 +253,7 @@ class Plan:
                 is_object = self.checkpoint.has_object(name)
                 self.regrouping.saved[name] = self._add_object(name) if is_object else self._add_tensor(name)
 
-    def _add_own(self, state: TrainingState, rank: int) -> None:
+    def _add_own(self, state: TrainingState, rank: int, fitting: Fitting) -> None:
         """Of what was saved per rank, that of the rank this one follows."""
         source = randomness.source_rank(rank, self.checkpoint.manifest.world_size)
         owners: tuple[tuple[Stateful | None, str], ...] = (
@@ -262,7 +262,8 @@ class Plan:
             (state.loop, loopplace.NAME),
         )
         for owner, name in owners:
-            if owner is not None and self.checkpoint.has_object(name):
+            is_there = self.checkpoint.has_object(name) or self.checkpoint.has_tensor(name)
+            if owner is not None and is_there and fitting.object(name):
                 self.loads.append((owner, name, self._add_object(name)))
         for prefix, memory in ((random_prefix(source), self.random), (begun_prefix(source), self.begun)):
             for name in self.checkpoint.names(prefix):
