@@ -356,7 +356,12 @@ class Checkpointer:
             self._rate.go_on(self.run.assignment.restore.cuts(), self._loop.step + 1, has_all=True)
 
     def close(self) -> None:
-        """Wait for the save in flight and give back what the ranks talked over. Raises as `steps` does."""
+        """Wait for the save in flight and give back what the ranks talked over. Raises as `steps` does. The log
+        says it where every call of `steps` was for a pass that is over, so that nothing was trained.
+        """
+        if self._aside is not None and self._part.rank == 0:
+            said = "nothing was trained: the loop ended before its epoch epoch=%d step=%d"
+            _LOG.warning(said, self.epoch, self._step)
         if self._save is not None:
             self._save.wait()
         self._group.close()

@@ -2,8 +2,11 @@
 differs from an undisturbed run.
 """
 
+import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -17,8 +20,25 @@ EPOCHS = 4
 KINDS = {
     "seedable": {"use_seedable_sampler": True},
     "shuffled": {},
+    "told": {},
     "stateful": {"use_stateful_dataloader": True, "use_seedable_sampler": True},
 }
+
+
+class Told(torch.utils.data.Sampler[int]):
+    """Its order is that of the epoch that it is told."""
+
+    epoch = 0
+
+    def __len__(self) -> int:
+        return 40
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(random.Random(self.epoch).sample(range(40), 40))
+
 
 Seen = list[tuple[int, list[int], str]]
 
@@ -31,8 +51,9 @@ def train(folder: Path, kind: str, stop: int | None = None) -> Seen:
     accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**KINDS[kind]))
     plain = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Dropout(0.2))
     numbers = TensorDataset(torch.arange(40.0).unsqueeze(1))
+    order: dict[str, Any] = {"sampler": Told()} if kind == "told" else {"shuffle": True}
     model, optimizer, loader = accelerator.prepare(
-        plain, torch.optim.AdamW(plain.parameters(), lr=1e-2), DataLoader(numbers, batch_size=4, shuffle=True)
+        plain, torch.optim.AdamW(plain.parameters(), lr=1e-2), DataLoader(numbers, batch_size=4, **order)
     )
     seen: Seen = []
     for step, (batch,) in enumerate(Batches(accelerator, loader, folder=folder, every_steps=1, epochs=EPOCHS), 1):

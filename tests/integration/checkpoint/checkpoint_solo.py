@@ -75,6 +75,7 @@ class Solo:
 
     def train(self, until: int) -> "Solo":
         batches = [torch.full((1, 4), float(number)) for number in range(100)]
+        assert self.checkpointer.epoch >= 0, "asked for, so that the first call goes on with it"
         for step, batch in self.checkpointer.steps(batches, until=until):
             self.model(batch * 1e-3).sum().backward()
             self.optimizer.step()

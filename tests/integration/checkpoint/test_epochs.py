@@ -212,6 +212,23 @@ def test_more_steps_than_before_go_on_in_the_pass_that_was_under_way(tmp_path: P
     assert passes(12) == [3, 4, 0, 1]
 
 
+def test_a_loop_of_fewer_epochs_than_were_trained_says_that_nothing_was(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def passes(count: int) -> list[int]:
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters())
+        checkpointer = Checkpointer(Standalone(str(tmp_path)), model=model, optimizer=optimizer)
+        seen = [number for _ in range(count) for _, number in checkpointer.steps(range(3))]
+        checkpointer.close()
+        return seen
+
+    assert len(passes(3)) == 9
+    assert "nothing was trained" not in caplog.text
+    assert passes(1) == []
+    assert "nothing was trained" in caplog.text
+
+
 def test_a_loop_that_counts_by_itself_is_told_its_epoch_and_position(tmp_path: Path) -> None:
     def train(until: int) -> list[tuple[int, int]]:
         model = torch.nn.Linear(1, 1)

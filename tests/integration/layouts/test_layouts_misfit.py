@@ -33,7 +33,7 @@ def held(given: tuple[Path, tuple[int, ...], torch.dtype, str]) -> tuple[Path, H
 def save(given: tuple[Path, tuple[int, ...], torch.dtype, str]) -> None:
     folder, part = held(given)
     saver = checkpointer(folder, part=part)
-    list(saver.steps("x"))
+    list(saver.steps("xx", until=1))
     saver.close()
 
 

@@ -265,5 +265,5 @@ def estimated_bytes(model: Module, optimizer: Optimizer, *, world_size: int) -> 
             placed = zip(parameter.device_mesh.shape, parameter.placements, strict=True)
             replicas = prod(size for size, placement in placed if placement.is_replicate())
             holders = replicas * max(1, world_size // parameter.device_mesh.size())
-        total += local.nbytes / holders * (1 + states.get(parameter, 0))
+        total += local.nbytes / holders * (1 + states.get(parameter, 0) * parameter.requires_grad)
     return int(total)

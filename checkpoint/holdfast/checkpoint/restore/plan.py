@@ -261,12 +261,12 @@ class Plan:
         for name, single in state.singles.items():
             if fitting.object(name):
                 plan.loads.append((single, name, plan._add_object(name)))
+        plan._add_own(state, rank, fitting)
         fitting.finish()
         plan.left_over = fitting.left_over()
         plan.kept += fitting.kept
         plan.unused = [each for each in (SCHEDULER, SCALER) if checkpoint.has_object(each)]
         plan.unused = [each for each in plan.unused if each not in state.singles]
-        plan._add_own(state, rank)
         return plan
 
     def unpack(self) -> Contents:
@@ -369,7 +369,7 @@ class Plan:
             elif fits:
                 self.objects.append((flat.paths[name], name, self._add_object(name)))
 
-    def _add_own(self, state: TrainingState, rank: int) -> None:
+    def _add_own(self, state: TrainingState, rank: int, fitting: Fitting) -> None:
         """Of what was saved per rank, that of the rank this one follows."""
         source = randomness.source_rank(rank, self.checkpoint.manifest.world_size)
         owners: tuple[tuple[Stateful | None, str], ...] = (
@@ -378,7 +378,8 @@ class Plan:
             (state.loop, loopplace.NAME),
         )
         for owner, name in owners:
-            if owner is not None and self.checkpoint.has_object(name):
+            is_there = self.checkpoint.has_object(name) or self.checkpoint.has_tensor(name)
+            if owner is not None and is_there and fitting.object(name):
                 self.loads.append((owner, name, self._add_object(name)))
         for prefix, memory in ((random_prefix(source), self.random), (begun_prefix(source), self.begun)):
             for name in self.checkpoint.names(prefix):

@@ -67,7 +67,7 @@ class Shapes:
         there = flatten(held).values
         values: dict[str, object] = {}
         paths: dict[str, NamePath] = {}
-        for name in sorted(names, key=lambda each: [(isinstance(step, str), step) for step in self._path(each)]):
+        for name in _in_order({name: self._path(name) for name in names}):
             path = self._path(name)[len(way) :]
             if not path:
                 return None  # it is an object as a whole
@@ -105,6 +105,20 @@ class Shapes:
                     return found
         number = next((int(step) for step in path if isinstance(step, int) or step.isdecimal()), len(numbered))
         return numbered[number] if number < len(numbered) else None
+
+
+def _in_order(paths: Mapping[str, NamePath]) -> list[str]:
+    """Names as they are in the checkpoint, but for places in a list, which are in their own order."""
+    first: dict[NamePath, int] = {}
+    for path in paths.values():
+        for length in range(1, len(path) + 1):
+            first.setdefault(path[:length], len(first))
+
+    def rank(name: str) -> list[int]:
+        path = paths[name]
+        return [step if isinstance(step, int) else first[path[: at + 1]] for at, step in enumerate(path)]
+
+    return sorted(paths, key=rank)
 
 
 def _kept(placement: Placement, shape: tuple[int, ...], of: tuple[int, ...]) -> Placement:
