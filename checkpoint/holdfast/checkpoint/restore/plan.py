@@ -276,8 +276,14 @@ class Plan:
         def unpack(name: str, target: Target) -> object:
             return self.checkpoint.unpack(name, target.content().tobytes(), by=unpacker.unpack)
 
+        def unpack_object(name: str, target: Target) -> object:
+            found = unpack(name, target)
+            if isinstance(found, torch.Tensor):
+                raise Unfit(f"{name} in {self.checkpoint.name} is a tensor that is said to be an object")
+            return found
+
         return Contents(
-            objects=[(path, unpack(name, target)) for path, name, target in self.objects],
+            objects=[(path, unpack_object(name, target)) for path, name, target in self.objects],
             settings=self.regrouping.settle(unpack),
             loads=[(taker, unpack(name, target)) for taker, name, target in self.loads],
         )
