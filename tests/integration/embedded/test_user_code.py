@@ -116,7 +116,7 @@ def test_a_script_that_does_not_compile_ends_the_job_at_once_with_its_own_line(t
 @pytest.mark.parametrize(
     ("code", "ranks", "cause"),
     [
-        ("0", "1", "rank 1 ended with exit code 0 while others went on"),
+        ("0", "1", "exit code 0 before Run.enter had returned"),
         ("2", "01", "exit code 2"),
     ],
     ids=["a rank that ends with success before the others", "an exit code of all ranks in training"],

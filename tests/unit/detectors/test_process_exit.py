@@ -16,6 +16,7 @@ from holdfast.watchdog.detectors.process_exit import (
     SYMPTOM_WINDOW_S,
     ProcessExitDetector,
 )
+from holdfast.watchdog.detectors.user_code import ALIKE
 
 GLOO = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:5"
 NCCL = "torch.distributed.DistBackendError: NCCL error in: ..., remote process exited or there was a network error"
@@ -72,7 +73,7 @@ def test_who_leaves_before_training_is_over_is_found_at_once_and_no_node_is_blam
     detector = in_round()
     (finding,) = detector.observe(exited(1, code=0, left=True, began=began), 10.0)
     assert (finding.kind, finding.cause, finding.subject) == (FindingKind.USER_CODE, LEFT, Subject(JOB, rank=1))
-    assert (finding.alike, finding.trace) == ("", ""), "there is no place at which it could leave again"
+    assert (finding.alike, finding.trace) == (ALIKE, ""), "before a further step it would leave again"
     others = [detector.observe(exited(rank, code=0, left=True, began=began), 10.1) for rank in (0, 2, 3)]
     assert others == [(), (), ()]
 

@@ -46,7 +46,7 @@ from holdfast.watchdog.detectors.detector import (
     Sample,
 )
 from holdfast.watchdog.detectors.mistakes import loads, mistake_of
-from holdfast.watchdog.detectors.user_code import DEVICE, NOTHING_TO_RESTORE, PEER, outside_of
+from holdfast.watchdog.detectors.user_code import ALIKE, DEVICE, NOTHING_TO_RESTORE, PEER, outside_of
 
 # Survivors of a death fail in their next collective: within 7-27 ms with gloo on one machine, plus the time an
 # interpreter takes to end. Later than this, nothing has healed the round and the death is news again.
@@ -119,7 +119,6 @@ def _death(sample: Exited, job: str, now: float) -> _Death:
         confidence = Confidence.UNKNOWN if exit.exit_code is None else Confidence.PROBABLE
     known = exit.exit_code is not None or exit.signal is not None
     sent = exit.asked_by is not None or (exit.began and exit.signal in _SENT_BY_OTHERS)
-    # Of one that just left there is no place by which it could be told that the next one leaves in the same way.
     if not known or names_a_peer or unrestorable or sent or exit.exit_code == 0:
         way = ""
     else:
@@ -347,6 +346,8 @@ def _finding(death: _Death, company: _Company, killing: tuple[ProcessKilledForMe
         evidence.append(Evidence("worker error", says, death.at))
     if death.raised_it:
         cause = f"{exit.raised[:CAUSE_CHARACTERS_MAX]}{f' ({exit.place})' if exit.place else ''}"
+    if exit.exit_code == 0 and exit.asked_by is None:
+        alike = ALIKE  # the script alone decides that it leaves, whatever the others do
     if death.kind is FindingKind.NOTHING_TO_RESTORE:
         cause = NOTHING_TO_RESTORE.sub("", exit.raised, 1)[:CAUSE_CHARACTERS_MAX]
     if death.kind is not FindingKind.PROCESS_EXIT or (company.spread and not death.tells_of_device):
