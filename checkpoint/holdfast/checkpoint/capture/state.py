@@ -31,6 +31,7 @@ from holdfast.checkpoint.capture.dataplace import DataPlace, Stateful
 from holdfast.checkpoint.capture.equivalence import Equivalence
 from holdfast.checkpoint.capture.loopplace import LoopPlace
 from holdfast.checkpoint.format.nested import Flat, flatten
+from holdfast.checkpoint.format.wrappers import unwrapped
 
 SCHEDULER, SCALER, KEYS = "scheduler", "scaler", "keys"
 
@@ -81,7 +82,8 @@ class TrainingState:
     def _trained(self) -> dict[str, Any]:
         """Looking at an optimizer changes nothing of it."""
         optimizer = optimizerstate.state_of(self.model, self.optimizer)
-        return {"model": get_model_state_dict(self.model), "optimizer": optimizer}
+        model = {unwrapped(name): value for name, value in get_model_state_dict(self.model).items()}
+        return {"model": model, "optimizer": optimizer}
 
     @property
     def singles(self) -> dict[str, Stateful]:
@@ -115,7 +117,11 @@ class TrainingState:
 
     def load_sharded(self, state: dict[str, Any]) -> None:
         """The reverse of `sharded`."""
-        set_model_state_dict(self.model, state["model"])
+        model = state["model"]
+        if any(unwrapped(name) != name for name, _ in self.model.named_modules()):
+            # torch has names of its own for some nestings.
+            model = {name: model[unwrapped(name)] for name in get_model_state_dict(self.model)}
+        set_model_state_dict(self.model, model)
         optimizerstate.load(self.model, self.optimizer, state["optimizer"])
         for name, each in self.extra.items():
             if name in state.get("extra", {}):

@@ -16,6 +16,7 @@ from torch.nn import Module
 from torch.utils._pytree import tree_leaves, tree_map
 
 from holdfast.api.torchnames import TorchName
+from holdfast.checkpoint.format.wrappers import unwrapped
 
 __all__ = [
     "NAMES",
@@ -40,7 +41,7 @@ NAMES: Final = (
 
 def names_of(model: Module, name: str) -> set[str]:
     """As what the parameter `name` of `model` is saved: several where it is several in one."""
-    return _get_fqns(model, name)
+    return set(map(unwrapped, _get_fqns(model, name)))
 
 
 def local_of(value: torch.Tensor) -> torch.Tensor:

@@ -26,6 +26,7 @@ from holdfast.checkpoint.errors import Unfit
 from holdfast.checkpoint.format import archive
 from holdfast.checkpoint.format.index import Box
 from holdfast.checkpoint.format.nested import Keys, NamePath, flatten
+from holdfast.checkpoint.format.wrappers import unwrapped
 from holdfast.checkpoint.restore.blocks import Wants
 from holdfast.checkpoint.restore.shape import EXTRA, OPTIMIZER, Shapes
 from holdfast.checkpoint.restore.stored import StoredCheckpoint
@@ -163,7 +164,7 @@ class Regrouping:
         for name, target in self.lists.items():
             parameters = unpack(name, target)
             if isinstance(parameters, list | tuple):
-                homes |= dict.fromkeys(parameters, groups.number_of(name))
+                homes |= dict.fromkeys(map(unwrapped, parameters), groups.number_of(name))
         sources = {
             groups.number_of(name): list(dict.fromkeys(homes[each] for each in parameters if each in homes))
             for name, parameters in self.members.items()

@@ -17,6 +17,7 @@ from holdfast.checkpoint.format.files import Files, Readable
 from holdfast.checkpoint.format.index import Box, Index, StoredObject, StoredTensor
 from holdfast.checkpoint.format.manifest import Manifest, hash_block
 from holdfast.checkpoint.format.verifiedfile import VerifiedFile
+from holdfast.checkpoint.format.wrappers import unwrapped
 from holdfast.checkpoint.restore.blocks import BlockMap
 from holdfast.checkpoint.restore.strip import Strip, Target, strips_of
 
@@ -33,8 +34,8 @@ class StoredCheckpoint:
         self._files = {
             file: VerifiedFile(files, f"{name}/{file}", record) for file, record in manifest.files.items()
         }
-        self.index = index
-        self.map = BlockMap(manifest, index.entries)
+        self.index = _unwrapped(index)
+        self.map = BlockMap(manifest, self.index.entries)
 
     @classmethod
     def open(cls, files: Files, name: str) -> "StoredCheckpoint":
@@ -131,6 +132,17 @@ class StoredCheckpoint:
         if strip.start < 0 or strip.end > size:
             raise Damaged(f"{self.name}/{file} ends at {size}, bytes up to {strip.end} are asked for")
         return file, strip
+
+
+def _unwrapped(index: Index) -> Index:
+    """Older checkpoints have the names of some wrappers in theirs."""
+    if all(unwrapped(name) == name for name in index.entries):
+        return index
+    paths = {
+        unwrapped(name): tuple(unwrapped(step) if isinstance(step, str) else step for step in path)
+        for name, path in index.paths.items()
+    }
+    return Index({unwrapped(name): each for name, each in index.entries.items()}, paths)
 
 
 def _dtype(name: str) -> torch.dtype:
