@@ -149,6 +149,7 @@ def train(
             optimizer.step()
             seen.append((step, batch.tolist(), loss.item().hex()))
             if step == stop:
+                checkpointer.close()  # else what it saves now would be in other tests' way
                 return seen[:-1]
         scheduler.step()  # what tutorials do between epochs
         average.update_parameters(model)
@@ -205,7 +206,9 @@ def test_more_steps_than_before_go_on_in_the_pass_that_was_under_way(tmp_path: P
         model = torch.nn.Linear(1, 1)
         optimizer = torch.optim.SGD(model.parameters())
         checkpointer = Checkpointer(Standalone(str(tmp_path)), model=model, optimizer=optimizer)
-        return [number for _ in range(3) for _, number in checkpointer.steps(range(5), until=until)]
+        seen = [number for _ in range(3) for _, number in checkpointer.steps(range(5), until=until)]
+        checkpointer.close()
+        return seen
 
     assert passes(8) == [0, 1, 2, 3, 4, 0, 1, 2]
     assert passes(8) == []
@@ -240,10 +243,12 @@ def test_a_loop_that_counts_by_itself_is_told_its_epoch_and_position(tmp_path: P
             for number in islice(range(5), position if epoch == first else 0, None):
                 if step == until:
                     checkpointer.finish()
+                    checkpointer.close()
                     return taken
                 taken.append((epoch, number))
                 step += 1
                 checkpointer.completed(step, epoch=epoch)
+        checkpointer.close()
         return taken
 
     assert train(7) + train(10) + train(15) == [(epoch, number) for epoch in range(3) for number in range(5)]
