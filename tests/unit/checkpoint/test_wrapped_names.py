@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from holdfast.checkpoint import Checkpointer, Standalone
+from holdfast.checkpoint.format.manifest import hash_block, record_of
 from holdfast.checkpoint.format.wrappers import unwrapped
 
 
@@ -38,13 +39,17 @@ WRAPS: dict[str, tuple[Wrap, Wrap]] = {  # of each block, of the whole
 }
 
 
+def optimizer_of(model: nn.Module) -> torch.optim.AdamW:
+    weights = [each for name, each in model.named_parameters() if name.endswith("weight")]
+    biases = [each for name, each in model.named_parameters() if name.endswith("bias")]
+    return torch.optim.AdamW([{"params": weights}, {"params": biases, "lr": 0.5}], lr=0.1)
+
+
 def go(folder: Path, how: str, until: int) -> list[torch.Tensor]:
     torch.manual_seed(until)
     of_block, of_model = WRAPS[how]
     model = of_model(nn.Sequential(of_block(Block()), of_block(Block()), nn.Linear(2, 1)))
-    weights = [each for name, each in model.named_parameters() if name.endswith("weight")]
-    biases = [each for name, each in model.named_parameters() if name.endswith("bias")]
-    optimizer = torch.optim.AdamW([{"params": weights}, {"params": biases, "lr": 0.5}], lr=0.1)
+    optimizer = optimizer_of(model)
     saves = Checkpointer(Standalone(folder.as_uri()), model=model, optimizer=optimizer, every_steps=1)
     for step, _ in saves.steps(itertools.count(), until=until):
         for each in model.parameters():
@@ -69,6 +74,22 @@ def test_what_is_saved_under_one_nesting_is_restored_under_another(how: str, tmp
 
 
 def test_an_older_checkpoint_with_the_names_of_wrappers_still_restores(tmp_path: Path) -> None:
+    before = go(tmp_path, "plain", 2)
+    folder = tmp_path / "step-00000002"
+    written = (folder / "index.json").read_text().replace("0.inner", "0._orig_mod.inner")
+    (folder / "index.json").write_text(written)
+    document = json.loads((folder / "manifest.json").read_text())
+    record = record_of([memoryview(written.encode())])
+    document["body"]["files"]["index.json"] = {"size_bytes": record.size_bytes, "blocks": list(record.blocks)}
+    body = json.dumps(document["body"]).encode()
+    (folder / "manifest.json").write_bytes(b'{"seal":"%s","body":%s}' % (hash_block(body).encode(), body))
+    model = nn.Sequential(Block(), Block(), nn.Linear(2, 1))
+    saves = Checkpointer(Standalone(tmp_path.as_uri()), model=model, optimizer=optimizer_of(model))
+    next(iter(saves.steps(itertools.count())))
+    assert all(torch.equal(*each) for each in zip(before, [*model.parameters(), *model.buffers()], strict=False))
+
+
+def test_names_of_wrappers_are_parts_of_a_name() -> None:
     assert unwrapped("model.0._orig_mod.inner.weight") == "model.0.inner.weight"
     assert unwrapped("optimizer.state._orig_mod.0._checkpoint_wrapped_module._orig_mod.inner.weight.step") == (
         "optimizer.state.0.inner.weight.step"
