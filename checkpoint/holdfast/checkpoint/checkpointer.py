@@ -372,6 +372,7 @@ class Checkpointer:
         if self._tells is not None:
             self._tells(until=until)
             self._tells = None
+            self.run.watch(self.model)  # who watches it counts steps from what was restored
 
     def _restore(self) -> None:
         """Once: restore, or find that there is nothing to restore, and get ready for this round's saves."""
@@ -399,7 +400,6 @@ class Checkpointer:
         if part.rank == 0 and self.storage is not None and self._saves_for_all:
             self.run.enclosed(position.step, read_enclosed(self.storage, opening.line, position))
         self._go_on_from(position)
-        self.run.watch(self.model)
         self._is_restored = True
 
     def _go_on_from(self, position: Position) -> None:
