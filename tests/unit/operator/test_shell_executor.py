@@ -12,6 +12,7 @@ from holdfast.operator.act.executor import Executor
 from holdfast.operator.act.statuswriter import EventRecorder
 from holdfast.operator.decide.action import (
     Cordon,
+    CreatePod,
     DeleteJob,
     EndCheck,
     KubeEvent,
@@ -83,6 +84,20 @@ async def test_the_last_event_is_told_once_whatever_it_says_the_second_time() ->
         await recorder.record(job_object(), KubeEvent("WoundUp", says), once=True)
     (told,) = server.there.values()
     assert (told["message"], told["count"]) == (first, 1)
+
+
+async def test_the_end_is_not_told_while_something_is_still_to_be_done() -> None:
+    server = Keeps(refused="/pods/")
+    writes = Writes(server, lambda: True)  # type: ignore[arg-type]
+    recorder = EventRecorder(writes, "one", lambda: text_of(NOW))
+    view = ClusterView(*(lambda name: None,) * 3)
+    executor = Executor(view, writes, None, recorder, {}, lambda kind: None, lambda: text_of(NOW))  # type: ignore[arg-type]
+    stuck = CreatePod({"kind": "Pod", "metadata": {"name": "gpt-0", "namespace": "research"}})
+    faults = await executor.apply(job_object(), (stuck, LAST))
+    assert [action for action, _ in faults] == [stuck]
+    assert server.there == {}
+    assert await executor.apply(job_object(), (LAST,)) == []
+    assert len(server.there) == 1
 
 
 async def test_a_job_waits_until_its_node_is_out_of_service() -> None:

@@ -132,8 +132,8 @@ class Executor:
                 faults += await self._apply_pods(job, list(group))
                 continue
             for action in group:
-                # What ends the job ends what the actions before it still need.
-                ends = isinstance(action, DeleteJob) or (isinstance(action, SetFinalizer) and not action.held)
+                # What ends the job ends what the actions before it still need; nor is an end told before it is.
+                ends = isinstance(action, DeleteJob | RecordLast) or action == SetFinalizer(held=False)
                 if ends and any(map(_holds_up, faults)):
                     return faults
                 if (fault := await self._attempt(job, action)) is not None:
