@@ -16,9 +16,10 @@ a saved state, passes over as many batches of the pass per rank as make the same
 right for data that deals batches of one size out to the ranks in turn. For the random state see `randomness`.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 from torch.nn import Module
@@ -34,6 +35,7 @@ from holdfast.checkpoint.format.nested import Flat, flatten
 from holdfast.checkpoint.format.wrappers import unwrapped
 
 SCHEDULER, SCALER, KEYS = "scheduler", "scaler", "keys"
+_OBJECT: Final = re.compile(rf"{SCHEDULER}|{SCALER}|{KEYS}|{loopplace.NAME}|(data|equivalence)\.rank-\d+")
 
 
 def data_name(rank: int) -> str:
@@ -42,6 +44,13 @@ def data_name(rank: int) -> str:
 
 def equivalence_name(rank: int) -> str:
     return f"equivalence.rank-{rank:05d}"
+
+
+def objects_among(names: Iterable[str]) -> frozenset[str]:
+    """Those under which a dictionary is one object. Empty where they are not of a state that was saved whole."""
+    found = frozenset(names)
+    is_whole = any(name.startswith(random_prefix(0)) for name in found)
+    return frozenset(filter(_OBJECT.fullmatch, found)) if is_whole else frozenset()
 
 
 def random_prefix(rank: int) -> str:

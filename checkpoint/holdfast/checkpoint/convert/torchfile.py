@@ -1,6 +1,6 @@
 """Files of torch.save, read and written: a dictionary, nested as it likes, under flat names.
 
-For how names are nested see `format/nested.py`.
+For how names are nested see `format/nested.py`. What a checkpoint of ours has as one object stays one.
 """
 
 import io
@@ -15,6 +15,7 @@ import torch
 from torch.utils.serialization import config
 
 from holdfast.api.errors import Damaged, InvalidInput, Problem
+from holdfast.checkpoint.capture.state import objects_among
 from holdfast.checkpoint.convert.content import Contents, Shape, Source, bytes_of, fresh
 from holdfast.checkpoint.errors import Unfit
 from holdfast.checkpoint.format.archive import open_archive
@@ -44,8 +45,9 @@ class TorchSource:
         if not isinstance(state, Mapping):
             fix = "save a dictionary: what has no name cannot be converted"
             raise InvalidInput(Problem(field="source", value=str(path), fix=fix))
-        flat = flatten(state)
-        self._values = flat.values
+        whole = objects_among(key for key in state if isinstance(key, str))
+        flat = flatten({key: value for key, value in state.items() if key not in whole})
+        self._values = {**flat.values, **{name: state[name] for name in whole}}
         tensors = {
             name: Shape(value.dtype, tuple(value.shape))
             for name, value in self._values.items()
