@@ -1,12 +1,19 @@
 """A Redis with replicas: what was acknowledged outlives the one that took it, and the next one is found."""
 
+import os
+import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
+import redis
+from debian_packages import packaged_program
+from patience import patient
 from redis_sentinels import FAILS_OVER_WITHIN_S, RedisWithSentinels
 
 from holdfast.api.errors import Unavailable
@@ -122,3 +129,72 @@ def test_one_sentinel_that_is_gone_and_one_that_hangs_delay_nothing_for_long(
     replicated.sentinels[0].kill()
     replicated.sentinels[1].pause()
     assert RedisLease(link, identity="first", ttl_s=60.0).take() == 1
+
+
+HANDOVER = Path(__file__).parents[3] / "helm/holdfast/redis/handover.sh"
+# What the script calls: each pod has Redis and a Sentinel at the same ports, here they share a machine.
+REDIS_CLI = """\
+#!/bin/sh
+host="$2" port="$4"
+shift 4
+case "$host:$port" in
+{cases}
+esac
+"""
+
+
+def hand_over(replicated: RedisWithSentinels, folder: Path) -> None:
+    """The script of a pod that is stopped, in the primary's."""
+    pods = [f"redis-{number}" for number in range(3)]
+    real, cases = packaged_program("redis-cli"), []
+    here = replicated.primary()
+    for pod, server, sentinel in zip(pods, replicated.servers, replicated.ports, strict=True):
+        hosts = f"127.0.0.1:6379|{pod}:6379" if server is here else f"{pod}:6379"
+        cases += [
+            f'{hosts}) exec {real} -p {server.port} "$@";;',
+            f'{pod}:26379) exec {real} -p {sentinel} "$@";;',
+        ]
+    cli = folder / "redis-cli"
+    cli.write_text(REDIS_CLI.format(cases="\n".join(cases)))
+    cli.chmod(0o755)
+    for name in ("handover.sh", "found.sh"):
+        text = (HANDOVER.parent / name).read_text().replace("/etc/redis/conf", str(folder))
+        (folder / name).write_text(text.replace('me="$HOSTNAME.$DOMAIN"', 'me="$HOSTNAME"'))
+    found = {"HOSTS": " ".join(pods), "DOMAIN": "", "HOSTNAME": pods[replicated.servers.index(here)]}
+    path = f"{folder}:{os.environ['PATH']}"
+    subprocess.run(["sh", folder / "handover.sh"], env={**found, "PATH": path}, check=True, timeout=patient(60))
+
+
+def test_a_primary_that_is_stopped_in_good_order_loses_nothing_that_was_acknowledged(
+    replicated: RedisWithSentinels, tmp_path: Path
+) -> None:
+    first, (one, other) = replicated.primary(), replicated.replicas()
+    held = 0
+
+    def write() -> None:
+        """Until it takes no writes any more."""
+        nonlocal held
+        with redis.Redis.from_url(first.url, socket_timeout=patient(20.0)) as client, suppress(redis.RedisError):
+            while True:
+                number = client.incr("number")
+                if client.wait(1, 200):
+                    held = int(number)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    # The one that becomes primary hears of nothing meanwhile, and the other one acknowledges.
+    with redis.Redis.from_url(one.url) as client:
+        client.config_set("replica-priority", 1)
+    with redis.Redis.from_url(other.url) as client:
+        client.config_set("replica-priority", 100)
+    replicated.sentinels[0].wait_until(lambda: held > 100, patient(20.0))
+    hand_over(replicated, tmp_path)
+    writing.join(patient(30.0))
+    assert not writing.is_alive()
+    following = replicated.wait_for_another(first)
+    with redis.Redis.from_url(following.url) as client:
+        assert int(client.get("number")) >= held > 100
+        assert client.incr("number") > held
+    # The one before follows, and takes what is written from now on at once.
+    with redis.Redis.from_url(first.url) as client:
+        replicated.sentinels[0].wait_until(lambda: int(client.get("number")) > held, patient(10.0))
