@@ -134,6 +134,8 @@ class Checkpointer:
         those that are over, and the restored state is put back behind them: scheduler, scaler, `extra` and the
         settings of the optimizer's groups, which takes the memory of a second `extra` meanwhile.
 
+        Of a pass that has ended nothing is yielded, unless its data have a length and it has grown.
+
         A pass goes on in the order in which it began: with the random numbers of then, those of the loader's own
         generators among them. Data with a state_dict() is given its state back; of other data as many batches as
         were taken are read and dropped. In a world of another size the number per rank changes so that the number
@@ -445,6 +447,8 @@ class Checkpointer:
         place = self._passes
         behind = place.open(data)
         if place.cursor.is_over:
+            if self._part.rank == 0:
+                _LOG.info("no batch is left of this pass epoch=%d step=%d", place.cursor.epoch, self._step)
             self._continue_random()
             self._position = None
             return iter(())

@@ -215,6 +215,24 @@ def test_more_steps_than_before_go_on_in_the_pass_that_was_under_way(tmp_path: P
     assert passes(12) == [3, 4, 0, 1]
 
 
+def test_one_pass_over_data_that_have_become_more_goes_on_with_what_is_new(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def one_pass(length: int) -> list[int]:
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters())
+        checkpointer = Checkpointer(Standalone(str(tmp_path)), model=model, optimizer=optimizer)
+        seen = [number for _, number in checkpointer.steps(range(length))]
+        checkpointer.close()
+        return seen
+
+    caplog.set_level("INFO")
+    assert one_pass(3) == [0, 1, 2]
+    assert one_pass(3) == []
+    assert "no batch is left" in caplog.text
+    assert one_pass(5) == [3, 4]
+
+
 def test_a_loop_of_fewer_epochs_than_were_trained_says_that_nothing_was(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from holdfast.checkpoint.capture.cursor import Cursor, cursor_of
 from holdfast.checkpoint.capture.dataplace import DataPlace
@@ -86,6 +86,41 @@ def test_a_pass_that_has_ended_is_the_place_until_the_next_begins() -> None:
     assert place.cursor.is_over
     assert not place.is_behind("batches")
     assert (place.open("batches"), place.cursor) == (0, Cursor(epoch=2))
+
+
+@pytest.mark.parametrize(
+    ("world_size", "length", "goes_on"),
+    [(2, 5, False), (2, 6, True), (3, 4, False), (3, 5, True), (1, 11, False), (1, 13, True)],
+)
+def test_a_pass_that_has_ended_goes_on_where_its_data_have_become_more(
+    world_size: int, length: int, goes_on: bool
+) -> None:
+    place = restored(after(5, data=[range(5)], ended=True), world_size=world_size)
+    assert not place.is_behind(range(length))
+    assert place.open(range(length)) == 10 // world_size
+    assert place.cursor.is_over == (not goes_on)
+
+
+def test_a_guessed_length_and_none_say_nothing_of_more_data() -> None:
+    class Guessed(IterableDataset[int]):
+        def __init__(self, length: int) -> None:
+            self.length = length
+
+        def __iter__(self) -> Any:
+            return iter(())
+
+        def __len__(self) -> int:
+            return self.length
+
+    class NoLength:
+        def __iter__(self) -> Any:
+            return iter(())
+
+    for make in (lambda n: DataLoader(Guessed(n)), lambda n: DataLoader([0] * n, batch_sampler=NoLength())):
+        place = restored(after(5, data=[make(5)], ended=True))
+        assert not place.is_behind(make(9))
+        place.open(make(9))
+        assert place.cursor.is_over
 
 
 def test_what_a_script_tells_its_sampler_says_with_which_pass_it_begins() -> None:

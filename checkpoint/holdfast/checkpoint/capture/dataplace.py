@@ -7,11 +7,12 @@ were taken are passed over, unless the data knows its own place.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
+from torch.utils.data import IterableDataset
 
 from holdfast.checkpoint.capture import randomness
 from holdfast.checkpoint.capture.cursor import Cursor, cursor_of
@@ -32,14 +33,24 @@ class Stateful(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class _Place:
+    """What is saved beside the cursor: in which world, how the script numbers its passes, and how many batches of
+    the data each rank is to have, where they say so.
+    """
+
+    world_size: int = 0
+    number: int | None = None
+    is_told: bool = False
+    length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Restored:
     """What was saved, until the pass that it is of begins. `cursor` None: saved before passes had numbers."""
 
     cursor: Cursor | None
     own: Mapping[str, Any] | None = None
-    world_size: int = 0
-    number: int | None = None
-    is_told: bool = False
+    place: _Place = _Place()
     has_ended: bool = False  # only where there is no cursor
 
 
@@ -88,11 +99,11 @@ class DataPlace:
     def state_dict(self) -> dict[str, Any]:
         restored = self._restored
         if restored is not None and restored.cursor is not None:
-            own, place = restored.own, _Place(restored.world_size, restored.number, restored.is_told)
+            own, place = restored.own, restored.place
         else:
             own = None if self._knowing is None else self._knowing.state_dict()
             number = _number_of(self._data) if self._has_ended else self._number
-            place = _Place(self._world_size, number, self._is_told)
+            place = _Place(self._world_size, number, self._is_told, _length_of(self._data))
         state = {} if own is None else {"data": own}
         return state if self._at_once else {**self.cursor.plain(), **asdict(place), **state}
 
@@ -101,9 +112,12 @@ class DataPlace:
         self._restored = _Restored(
             cursor=cursor_of(state),
             own=state.get("data"),
-            world_size=int(state.get("world_size", 0)),
-            number=state.get("number"),
-            is_told=bool(state.get("is_told")),
+            place=_Place(
+                int(state.get("world_size", 0)),
+                state.get("number"),
+                bool(state.get("is_told")),
+                state.get("length"),
+            ),
             has_ended=bool(state.get("has_ended")),
         )
         if self._at_once and self.counts_globally:
@@ -130,7 +144,7 @@ class DataPlace:
             place = Cursor(0, 0 if is_own else batches * self._world_size)
             own = found.own if found is not None and is_own else None
             has_ended = found is not None and found.has_ended
-            self._restored = _Restored(place, own, self._world_size, has_ended=has_ended)
+            self._restored = _Restored(place, own, _Place(self._world_size), has_ended=has_ended)
             self.carries = True
             if self._rank == 0:
                 _LOG.warning(
@@ -158,8 +172,8 @@ class DataPlace:
             return False
         behind = self._begins_at + calls - restored.cursor.epoch
         number = _number_of(data)
-        if restored.is_told and number is not None and restored.number is not None:
-            behind = max(number - restored.number, calls - restored.cursor.epoch)
+        if restored.place.is_told and number is not None and restored.place.number is not None:
+            behind = max(number - restored.place.number, calls - restored.cursor.epoch)
         self._next = restored.cursor.epoch + 1
         return behind < 0
 
@@ -176,27 +190,42 @@ class DataPlace:
             self._count(_number_of(data))
             self._begun = _now(data)
             return 0
-        self._batches, self._has_ended = restored.cursor.each(self._world_size), restored.cursor.is_over
-        self._number, self._is_told = restored.number, restored.is_told
-        self._number_at_end = restored.number if self._has_ended else None
-        _set_number(data, restored.number)
+        self._batches = restored.cursor.each(self._world_size)
+        self._has_ended = restored.cursor.is_over and not self._is_longer(data, restored)
+        self._number, self._is_told = restored.place.number, restored.place.is_told
+        self._number_at_end = restored.place.number if self._has_ended else None
+        _set_number(data, restored.place.number)
         if self._begun:
             _begin_again(data, self._begun)
         else:
             self._begun = _now(data)
         is_own = restored.own is not None and self._knowing is not None
-        is_own = is_own and (restored.world_size == self._world_size or self.counts_globally)
+        is_own = is_own and (restored.place.world_size == self._world_size or self.counts_globally)
         if is_own:
             self._give(restored)
-        if restored.world_size != self._world_size and self._rank == 0:
+        if restored.place.world_size != self._world_size and self._rank == 0:
             _LOG.info(
                 "data goes on in a world of another size saved_world_size=%d world_size=%d by=%s batches=%d",
-                restored.world_size,
+                restored.place.world_size,
                 self._world_size,
                 "its own global count" if is_own else "passing batches over",
                 self._batches,
             )
         return 0 if is_own else self._batches
+
+    def _is_longer(self, data: object, restored: _Restored) -> bool:
+        """Whether there are more data now than when the pass ended. In a world of another size a rank's share of
+        the last batches is not known: less than one for each rank is not more.
+        """
+        length = _length_of(data)
+        if restored.own is not None or restored.place.length is None or length is None:
+            return False
+        more = length * self._world_size - restored.place.length * restored.place.world_size
+        return more > (
+            0
+            if restored.place.world_size == self._world_size
+            else max(restored.place.world_size, self._world_size)
+        )
 
     def took(self, batches: int = 1) -> None:
         """So many batches more were taken, or passed over because the job says so."""
@@ -220,15 +249,6 @@ class DataPlace:
         before = self._number_at_end
         self._is_told = number is not None and before is not None and self._number == before == number - 1
         self._number, self._number_at_end = number, None
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """What is saved beside the cursor: in which world, and how the script numbers its passes."""
-
-    world_size: int
-    number: int | None
-    is_told: bool
 
 
 def _parts_of(data: object) -> Iterator[object]:
@@ -255,6 +275,16 @@ def _counter_of(data: object) -> tuple[Any, int] | None:
                 if isinstance(number, int) and not isinstance(number, bool):
                     return part, number
     return None
+
+
+def _length_of(data: object) -> int | None:
+    """That of an iterable dataset is a guess, and torch complains of a guess once a loader was asked for it."""
+    if isinstance(getattr(data, "dataset", None), IterableDataset):
+        return None
+    try:
+        return len(data) if isinstance(data, Sized) else None
+    except TypeError:  # of a loader, where its sampler has no length
+        return None
 
 
 def _number_of(data: object) -> int | None:
