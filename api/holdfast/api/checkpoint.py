@@ -5,7 +5,7 @@ finite on all ranks) and *verified* (its replicas were proved equal, or its devi
 them and the watchdog that sends rounds back go by the same two rules, `health_of` and `restore_order`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
@@ -65,6 +65,12 @@ class StoredCheckpoint(msgspec.Struct, frozen=True):
 
 
 C = TypeVar("C", bound=Checkpointed)
+
+
+def all_finite(told: Iterable[bool | None]) -> bool | None:
+    """Whether everybody who could tell was finite, of ranks as of what a rank looks at; None: nobody could."""
+    said = {each for each in told if each is not None}
+    return all(said) if said else None
 
 
 def health_of(checkpoint: Checkpointed, unhealthy_from: int | None) -> Health:

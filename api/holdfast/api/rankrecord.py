@@ -129,6 +129,7 @@ class HealthZone(msgspec.Struct, frozen=True, gc=False):
     none), noticed at `at_ns`, `loss` and `grad_norm` what they were then, `last` the newest such step and `count`
     how many there were. `skipped` is the newest step that all ranks agreed to leave out, `skipped_count` how many
     there were; `skipped_loss` and `skipped_grad_norm` are what this rank's own values were at that step.
+    `parameters`: neither value told of `step`, its parameters were looked at.
     """
 
     round: int
@@ -143,6 +144,7 @@ class HealthZone(msgspec.Struct, frozen=True, gc=False):
     skipped_count: int = 0
     skipped_loss: Odd = Odd.FINITE
     skipped_grad_norm: Odd = Odd.FINITE
+    parameters: bool = False
 
 
 class DeviceAnswer(msgspec.Struct, frozen=True, gc=False):
@@ -255,6 +257,7 @@ PULSE = struct.Struct("<qq")
 HEALTH_SEQUENCE_OFFSET = 256
 HEALTH_OFFSET = 264
 HEALTH = struct.Struct("<qiiqqqqiBBBB")
+PARAMETERS_BIT = 0x80  # of the byte that says what the gradient norm was: the zone is full
 PROOF_SEQUENCE_OFFSET = 320
 PROOF_OFFSET = 328
 PROOF = struct.Struct("<qi?xxxQ" + "qQqq" * ANSWERS_KEPT + "qqqd")
@@ -362,7 +365,7 @@ def pack_health(zone: HealthZone) -> bytes:
         zone.skipped,
         zone.skipped_count,
         zone.loss,
-        zone.grad_norm,
+        zone.grad_norm | (PARAMETERS_BIT if zone.parameters else 0),
         zone.skipped_loss,
         zone.skipped_grad_norm,
     )
@@ -373,9 +376,23 @@ def unpack_health(buffer: bytes | memoryview) -> HealthZone:
     round_, rank, count, step, last, at_ns, skipped, skipped_count, *values = HEALTH.unpack_from(
         buffer, HEALTH_OFFSET
     )
+    parameters = bool(values[1] & PARAMETERS_BIT)
+    values[1] &= ~PARAMETERS_BIT
     loss, norm, skipped_loss, skipped_norm = map(Odd, values)
     return HealthZone(
-        round_, rank, step, last, at_ns, count, loss, norm, skipped, skipped_count, skipped_loss, skipped_norm
+        round=round_,
+        rank=rank,
+        step=step,
+        last=last,
+        at_ns=at_ns,
+        count=count,
+        loss=loss,
+        grad_norm=norm,
+        skipped=skipped,
+        skipped_count=skipped_count,
+        skipped_loss=skipped_loss,
+        skipped_grad_norm=skipped_norm,
+        parameters=parameters,
     )
 
 

@@ -30,7 +30,8 @@ class NonFinite(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     `step` is the first of them, noticed `age_s` ago, `last` the newest and `count` how many. `loss` and
     `grad_norm` are what they were at the first: `nan`, `inf` or `-inf`; empty: finite or not measured.
-    `parameters` says that neither tells of it, and that the parameters were not finite when the rank had finished.
+    `parameters` says that neither tells of it, and that the parameters were not finite when the rank saved or had
+    finished.
     """
 
     step: Whole

@@ -486,7 +486,14 @@ class Checkpointer:
         memory = open_memory(part, self._group, parent=parent)
         if storage is None and memory is None:
             return
-        capture = Capture(state, self._group, memory, remembered=run.snapshotted, is_finite=run.is_finite)
+        capture = Capture(
+            state,
+            self._group,
+            memory,
+            remembered=run.snapshotted,
+            is_finite=run.is_finite,
+            parameters_finite=run.parameters_finite,
+        )
 
         def reached(point: SavePoint) -> None:
             if run.drill is not None and point is SavePoint.FILE_WRITTEN:

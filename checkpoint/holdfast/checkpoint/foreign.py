@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from holdfast.api.checkpoint import all_finite
 from holdfast.api.decoding import decode_json
 from holdfast.api.errors import Damaged, HoldfastError, InvalidInput, Malformed, Problem
 from holdfast.api.rankrecord import Phase
@@ -219,7 +220,7 @@ class ForeignCheckpoints:
         try:
             files = files_below(self._root / folder)[self._group.rank :: self._group.world_size]
             records = {file: self._recorded(f"{folder}/{file}", durably=True) for file in files}
-            return Share(records, healthy=self._run.is_finite())
+            return Share(records, healthy=all_finite((self._run.is_finite(), self._run.parameters_finite())))
         except Exception as error:
             return Share({}, failed=f"rank {self._group.rank}: {explained(error, self._storage)}")
 
@@ -254,7 +255,6 @@ class ForeignCheckpoints:
             raise
 
     def _manifest(self, step: int, files: Mapping[str, FileRecord], parts: list[Share]) -> Manifest:
-        told = {part.healthy for part in parts} - {None}
         return Manifest(
             format=manifest.FORMAT,
             step=step,
@@ -263,7 +263,7 @@ class ForeignCheckpoints:
             world_size=self._group.world_size,
             batches=0,
             files=dict(files),
-            healthy=all(told) if told else None,
+            healthy=all_finite(part.healthy for part in parts),
         )
 
 

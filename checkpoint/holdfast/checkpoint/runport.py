@@ -1,10 +1,14 @@
 """What the checkpoint library needs of the run around it, and a run without Holdfast around it."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar
 
+import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 from torch.nn import Module
+from torch.nn.utils import get_total_norm
 
 from holdfast.api.checkpoint import Standing, StoredCheckpoint
 from holdfast.api.control import Assignment
@@ -109,6 +113,11 @@ class RunPort(Protocol):
         Asked on every rank, on the training thread, when the state after a step has been copied.
         """
 
+    def parameters_finite(self) -> bool | None:
+        """Whether the parameters in training of the watched model are finite, as far as this rank holds them;
+        None: nobody can tell. Asked for each save to storage.
+        """
+
     def watch(self, model: Module, /) -> object:
         """Called once per round on every rank, before the first step, with the model as restored."""
 
@@ -142,6 +151,7 @@ class Standalone:
     rehearsed_from: str | None = None
 
     def __init__(self, uri: str = "", *, round: int = 0, restore: Restore | None = None) -> None:
+        self._watched: Module | None = None
         is_distributed = dist.is_available() and dist.is_initialized()
         rank = dist.get_rank() if is_distributed else 0
         world_size = dist.get_world_size() if is_distributed else 1
@@ -201,8 +211,13 @@ class Standalone:
         """Only the script knows. One that can tell says so by a method of its own."""
         return None
 
+    def parameters_finite(self) -> bool | None:
+        """Of the model that was given to `watch`. Waits for the device."""
+        return None if self._watched is None else _are_finite(self._watched)
+
     def watch(self, model: Module, /) -> None:
-        """Nobody watches."""
+        """Looked at when it is saved."""
+        self._watched = model
 
     def took(self, step: int, batch: object, /) -> None:
         """Nobody compares."""
@@ -221,3 +236,12 @@ class Standalone:
 
     def is_current(self) -> bool:
         return True
+
+
+@torch.no_grad()
+def _are_finite(model: Module) -> bool:
+    trained = [each for each in model.parameters() if each.requires_grad and each.dtype.itemsize > 1]
+    held = [each.to_local() if isinstance(each, DTensor) else each for each in trained]
+    # The largest of all magnitudes, which is not finite when one of them is not: it cannot overflow by itself.
+    largest = get_total_norm([each for each in held if each.numel()], norm_type=math.inf)
+    return bool(largest.isfinite())

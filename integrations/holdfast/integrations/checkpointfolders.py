@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from holdfast.api.checkpoint import StoredCheckpoint, told_of
+from holdfast.api.checkpoint import StoredCheckpoint, all_finite, told_of
 from holdfast.api.errors import Damaged, Fenced
 from holdfast.checkpoint.errors import NothingToRestore
 from holdfast.integrations.choosing import behind, choice, common, owned, rewind_goal, superseded, surplus
@@ -128,8 +128,8 @@ class CheckpointFolders:
         Raises OSError when the mark cannot be written.
         """
         part = self._run.assignment
-        told = told_by_all(self._run.is_finite())
-        healthy = False if False in told else None if None in told else True
+        own = all_finite((self._run.is_finite(), self._run.parameters_finite()))
+        healthy = all_finite(told_by_all(own))
         if self._marks_here:
             mark = Mark(step, part.world_size, part.restore.owner, healthy, place=place, spikes=spikes)
             write_mark(self.folder(step), mark)

@@ -141,6 +141,139 @@ def test_a_nan_in_the_last_step_is_no_success(tmp_path: Path, where: str, culpri
     assert "step-00000010" in kept, "no healthy checkpoint is left"
 
 
+UNTOLD = """
+import math, sys
+from pathlib import Path
+import torch
+from holdfast.trainer import Run
+
+once = Path(sys.argv[1]) / "once"
+STEPS, EVERY, NAN_AT = 60, 5, 23
+
+def spoils(step):
+    if step == NAN_AT and not once.exists():
+        once.touch()
+        return True
+    return False
+"""
+
+WITHOUT_A_LOSS = f"""
+{UNTOLD}
+from holdfast.checkpoint import Checkpointer
+
+run = Run(backend="gloo")
+
+def train(part):
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
+    saves = Checkpointer(run, model=model, optimizer=optimizer, every_steps=EVERY, compares_batches=False)
+    for step, batch in saves.steps((torch.ones(2, 4) for _ in iter(int, 1)), until=STEPS):
+        run.check()
+        model(batch).square().mean().backward()
+        if spoils(step):
+            model.bias.grad.fill_(math.inf)
+        optimizer.step()
+        optimizer.zero_grad()
+        run.step(step)
+    saves.close()
+
+run.enter(train)
+"""
+
+OF_A_FRAMEWORK = f"""
+{UNTOLD}
+import json
+from holdfast.checkpoint.foreign import ForeignCheckpoints
+
+run = Run(backend="gloo")
+
+def train(part):
+    model = torch.nn.Linear(4, 1)
+    checkpoints = ForeignCheckpoints(run, format="of-the-test")
+    folder = checkpoints.restore(until=STEPS)
+    if folder is not None:
+        model.load_state_dict(torch.load(folder / "state.pt"))
+    run.watch(model)
+    for step in range((checkpoints.restored_step or 0) + 1, STEPS + 1):
+        run.check()
+        with torch.no_grad():
+            model.weight += math.nan if spoils(step) else 0.1
+        run.step(step)
+        if step % EVERY == 0:
+            checkpoints.save(step, lambda folder: torch.save(model.state_dict(), folder / "state.pt"))
+    checkpoints.close()
+
+run.enter(train)
+"""
+
+MANUAL = f"""
+{UNTOLD}
+import lightning
+from torch.utils.data import DataLoader, TensorDataset
+from holdfast.integrations.lightning import HoldfastCallback
+
+
+class Adversaries(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.one, self.other = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+
+    def training_step(self, batch, place):
+        for number, optimizer in enumerate(self.optimizers()):
+            loss = self.other(self.one(batch[0])).square().mean()
+            # Of the one that steps first: the other's gradients are finite.
+            spoilt = number == 0 and spoils(self.trainer.global_step + 1)
+            self.toggle_optimizer(optimizer)
+            optimizer.zero_grad()
+            self.manual_backward(loss * math.nan if spoilt else loss)
+            optimizer.step()
+            self.untoggle_optimizer(optimizer)
+
+    def configure_optimizers(self):
+        return [torch.optim.Adam(each.parameters(), lr=0.01) for each in (self.one, self.other)]
+
+
+trainer = lightning.Trainer(
+    callbacks=[HoldfastCallback(every_steps=EVERY)], max_steps=STEPS, accelerator="cpu", devices=1, logger=False,
+    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+)
+trainer.fit(Adversaries(), DataLoader(TensorDataset(torch.ones(400, 4)), batch_size=2))
+"""
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("script", "cause", "told_at", "kept"),
+    [
+        (WITHOUT_A_LOSS, "the parameters are not finite", 25, 20),
+        (OF_A_FRAMEWORK, "the parameters are not finite", 25, 20),
+        (MANUAL, "gradient norm is nan", 24, 20),
+    ],
+    ids=["no loss is told", "a framework's own checkpoints", "manual optimization"],
+)
+def test_a_nan_that_no_loss_tells_of_is_seen_at_the_save_and_gone_back_for(
+    tmp_path: Path, script: str, cause: str, told_at: int, kept: int
+) -> None:
+    job = job_file(
+        tmp_path,
+        script=script,
+        words=[str(tmp_path)],
+        nodes="{min: 1, max: 1}",
+        more=f"  checkpoint: {{keep: 1, uri: '{(tmp_path / 'stored').as_uri()}'}}\n",
+    )
+    ended = holdfast("run", job, "--state-dir", tmp_path / "state")
+    assert ended.returncode == 0, ended.stderr
+    (incident,) = json.loads(holdfast("incidents", "--state-dir", tmp_path / "state", "-o", "json").stdout)
+    assert (incident["kind"], incident["cause"], incident["state"]) == ("NonFinite", cause, "Recovered")
+    assert incident["error"].startswith(f"at step {told_at}:"), incident
+    assert f"round {incident['recovered_round']} begins after step {kept}" in [
+        each["what"] for each in incident["timeline"]
+    ]
+    listed = json.loads(holdfast("checkpoint", "ls", str(tmp_path / "stored"), "-o", "json").stdout)
+    assert {each["healthy"] for each in listed} == {True}
+
+
 SPIKES = """
 import json, sys
 from holdfast.trainer import Run, SpikeGuard

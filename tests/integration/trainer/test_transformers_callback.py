@@ -44,6 +44,9 @@ class Told:
     def is_finite(self) -> bool:
         return True
 
+    def parameters_finite(self) -> bool:
+        return True
+
     def standing(self) -> Standing:
         return Standing()
 

@@ -186,6 +186,9 @@ def test_a_step_that_was_not_finite_is_told_however_seldom_one_looks(tmp_path: P
     )
     (sample,) = sensor.read(NOW).ranks
     assert sample.nonfinite == NonFinite(38, 1.0, 40, 2, "nan", "-inf")
+    writer.health(HealthZone(3, 5, 50, last=50, at_ns=101 * SECOND_NS, count=1, parameters=True))
+    (sample,) = sensor.read(NOW).ranks
+    assert sample.nonfinite == NonFinite(50, 1.0, 50, 1, parameters=True)
     writer.health(HealthZone(3, 5, skipped=41, skipped_count=7, skipped_grad_norm=Odd.INFINITE))
     (sample,) = sensor.read(NOW).ranks
     assert (sample.nonfinite, sample.skipped) == (None, SkippedSteps(41, 7, "", "inf"))

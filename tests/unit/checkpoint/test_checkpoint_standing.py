@@ -5,16 +5,14 @@ import random
 import pytest
 from drawer import Drawer, manifest_of, put
 
-from holdfast.api.checkpoint import Health, StoredCheckpoint, health_of, restore_order
+from holdfast.api.checkpoint import Health, StoredCheckpoint, all_finite, health_of, restore_order
 from holdfast.api.control import Assignment
 from holdfast.api.round import Endpoint, Restore, Tier
 from holdfast.checkpoint.capture.savegroup import SaveGroup
 from holdfast.checkpoint.commit.discovery import Found, Unreadable
 from holdfast.checkpoint.commit.folder import FolderCommits
 from holdfast.checkpoint.commit.retention import Need, Retention, Why, Writer, judge
-from holdfast.checkpoint.format.manifest import FileRecord
 from holdfast.checkpoint.restore.opening import Opening, open_together
-from holdfast.checkpoint.save.persister import Part, all_finite
 
 
 def undated(name: str) -> None:
@@ -61,10 +59,9 @@ def test_a_restore_tries_what_was_not_finite_last_and_what_is_refused_never() ->
 
 
 def test_ranks_that_cannot_tell_leave_it_to_those_that_can() -> None:
-    def said(*healthy: bool | None) -> bool | None:
-        return all_finite([Part("f", FileRecord(0, ()), b"", each) for each in healthy])
-
-    verdicts = {healthy: said(*healthy) for healthy in ((None, True, None), (True, False, None), (None, None))}
+    verdicts = {
+        healthy: all_finite(healthy) for healthy in ((None, True, None), (True, False, None), (None, None))
+    }
     assert list(verdicts.values()) == [True, False, None]
 
 

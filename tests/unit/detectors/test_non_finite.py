@@ -135,7 +135,7 @@ def test_parameters_that_the_last_step_left_are_told_as_what_they_are() -> None:
     for node in (0, 1):
         job.found += job.detector.observe(Finished(f"m{node}", 1, (RankNonFinite(node, odd),)), 10.0)
     assert (job.finding.subject, job.finding.cause) == (Subject(JOB), "the parameters are not finite")
-    assert "the parameters of ranks 0-1 are not finite after the last step" in job.finding.error
+    assert "no loss tells of it, but the parameters of ranks 0-1 are not finite" in job.finding.error
 
 
 def test_the_last_word_of_a_round_that_is_over_is_no_news() -> None:

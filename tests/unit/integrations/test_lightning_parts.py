@@ -1,5 +1,6 @@
 """The parts of the callback for Lightning that need no Trainer."""
 
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 
 from holdfast.api.errors import InvalidInput
 from holdfast.api.rankrecord import UNKNOWN_INT
+from holdfast.trainer import SpikeGuard, joined
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Lightning's, of what it imports
@@ -16,8 +18,8 @@ with warnings.catch_warnings():
 
     from holdfast.integrations.lightning.atomicio import AtomicCheckpointIO
     from holdfast.integrations.lightning.batch import accumulation_for
-    from holdfast.integrations.lightning.callback import HoldfastCallback, crosses, loss_in, tokens_in
-    from holdfast.integrations.lightning.place import batches_in
+    from holdfast.integrations.lightning.callback import HoldfastCallback, _Fit, crosses, loss_in, tokens_in
+    from holdfast.integrations.lightning.place import Place, batches_in
 
 
 def test_in_a_world_of_another_size_as_many_batches_are_passed_over_as_make_the_number_over_all_ranks() -> None:
@@ -81,3 +83,15 @@ def test_a_file_is_replaced_as_a_whole_or_stays_as_it_was(tmp_path: Path) -> Non
         AtomicCheckpointIO(Failing()).save_checkpoint({"step": 2}, path)
     assert torch.load(path) == {"step": 1}
     assert [each.name for each in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def test_a_step_of_several_optimizers_has_one_norm_and_a_scaler_leaves_out_what_is_not_finite() -> None:
+    fit = _Fit(joined(), SpikeGuard(), Place(0, 1))
+    for norm in (3.0, None, 4.0):
+        fit.add_norm(None if norm is None else torch.tensor(norm), is_scaled=False)
+    assert fit.grad_norm is not None
+    assert float(fit.grad_norm) == 5.0
+    fit.add_norm(torch.tensor(math.inf), is_scaled=True)
+    assert float(fit.grad_norm) == 5.0
+    fit.add_norm(torch.tensor(math.inf), is_scaled=False)
+    assert math.isinf(float(fit.grad_norm))

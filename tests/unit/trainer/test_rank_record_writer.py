@@ -154,6 +154,17 @@ def test_the_first_step_that_was_not_finite_stays_until_the_round_ends(tmp_path:
     assert health_zone(tmp_path) == HealthZone(round=8, rank=1)
 
 
+def test_parameters_that_are_not_finite_are_told_unless_a_value_of_their_step_is(tmp_path: Path) -> None:
+    record = begun(tmp_path)
+    record.not_finite(5, parameters=True)
+    assert (health_zone(tmp_path).step, health_zone(tmp_path).parameters) == (5, True)
+    known = record.nonfinite()
+    assert known is not None
+    assert (known.step, known.parameters) == (5, True)
+    record.not_finite(5, grad_norm=Odd.NAN)
+    assert (health_zone(tmp_path).count, health_zone(tmp_path).parameters) == (1, False)
+
+
 def test_a_value_that_a_device_tells_late_may_make_an_earlier_step_the_first(tmp_path: Path) -> None:
     record = begun(tmp_path)
     record.not_finite(6, loss=Odd.NAN)

@@ -341,12 +341,15 @@ class Watched:
         self._todo, self._model = (), None
 
     @torch.no_grad()
-    def is_finite(self) -> bool:
-        """Whether all parameters in training are, as far as this rank can tell. Waits for the device.
+    def is_finite(self) -> bool | None:
+        """Whether all parameters in training are, as far as this rank holds them; None: not known. Waits for the
+        device.
 
         A gradient that was not finite in the last step is in them, and no loss will tell of it.
         """
-        trained = [each for each in self._model.parameters() if each.requires_grad] if self._model else []
+        if self._model is None:
+            return None
+        trained = [each for each in self._model.parameters() if each.requires_grad]
         held = [local_of(each) for each in trained if each.dtype.itemsize > 1]
         try:
             # The largest of all magnitudes, which is not finite when one of them is not: it cannot overflow.
@@ -354,4 +357,4 @@ class Watched:
             return bool(largest.isfinite())
         except Exception as error:  # a script may do with its model what it wants once it has trained it
             logger.warning("whether parameters are finite is not known error=%s", error)
-            return True
+            return None

@@ -102,7 +102,15 @@ class RankRecord:
         if not known.count:
             return None
         age_s = max(0, time.monotonic_ns() - known.at_ns) / 1e9
-        return NonFinite(known.step, age_s, known.last, known.count, known.loss.word, known.grad_norm.word)
+        return NonFinite(
+            step=known.step,
+            age_s=age_s,
+            last=known.last,
+            count=known.count,
+            loss=known.loss.word,
+            grad_norm=known.grad_norm.word,
+            parameters=known.parameters,
+        )
 
     @property
     def step_time_s(self) -> float | None:
@@ -175,16 +183,20 @@ class RankRecord:
         self._fingerprints = (*self._fingerprints, newest)[-rankrecord.FINGERPRINTS_KEPT :]
         self._publish_replica()
 
-    def not_finite(self, step: int, *, loss: Odd = Odd.FINITE, grad_norm: Odd = Odd.FINITE) -> None:
-        """The loss or the gradient norm of `step` was not finite. Of one step both may be told, one after the
-        other; steps may be told late, but then in order for each of the two.
+    def not_finite(
+        self, step: int, *, loss: Odd = Odd.FINITE, grad_norm: Odd = Odd.FINITE, parameters: bool = False
+    ) -> None:
+        """The loss or the gradient norm of `step` was not finite, or the `parameters` after it are not. Of one
+        step both values may be told, one after the other; steps may be told late, but then in order for each of
+        the two.
         """
         known = self._health
         if known.step == UNKNOWN_INT or step < known.step:
             changes = {"step": step, "at_ns": time.monotonic_ns(), "loss": loss, "grad_norm": grad_norm}
-            changes |= {"last": max(step, known.last), "count": known.count + 1}
+            changes |= {"last": max(step, known.last), "count": known.count + 1, "parameters": parameters}
         elif step == known.step:
             changes = {"loss": loss or known.loss, "grad_norm": grad_norm or known.grad_norm}
+            changes["parameters"] = known.parameters and parameters
         elif step > known.last:
             changes = {"last": step, "count": known.count + 1}
         else:

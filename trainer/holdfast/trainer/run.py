@@ -336,6 +336,16 @@ class Run:
         """Whether every loss and gradient norm of this round was finite: see `StepValues.is_finite`."""
         return self._values.is_finite()
 
+    def parameters_finite(self) -> bool | None:
+        """Whether all parameters in training of the model that is watched are finite, as far as this rank holds
+        them; None: no model is. Whoever saves asks. Where they are not, the job goes back for it, though no loss
+        and no gradient norm told. Waits for the device.
+        """
+        found = None if self._watched is None else self._watched.is_finite()
+        if found is False:
+            self._values.settle(parameters_finite=False)
+        return found
+
     @property
     def rehearsed_from(self) -> str | None:
         """Where the copy lies that is restored in place of the script's own checkpoints, when steps are only
@@ -466,7 +476,8 @@ class Run:
     def _end_training(self) -> None:
         """No further step comes in this round."""
         self._record.phase(Phase.IDLE)
-        self._last_word = self._values.finish(parameters_finite=not self._watched or self._watched.is_finite())
+        looked = None if self._watched is None else self._watched.is_finite()
+        self._last_word = self._values.settle(parameters_finite=looked)
         self.log.finish()
 
     def _survive(self, stay: Stay, error: Exception) -> None:

@@ -3,7 +3,6 @@
 import logging
 import math
 from collections import deque
-from functools import partial
 from typing import Final
 
 import torch
@@ -92,23 +91,26 @@ class StepValues:
 
     def __init__(self, record: RankRecord) -> None:
         self._record = record
-        self.loss = Scalar(partial(self._not_finite, "loss"))
-        self.grad_norm = Scalar(partial(self._not_finite, "grad_norm"))
+        self.loss = Scalar(lambda step, value: self._not_finite(step, loss=odd(value)))
+        self.grad_norm = Scalar(lambda step, value: self._not_finite(step, grad_norm=odd(value)))
         self.skips = Skips(record)
 
     def take(self, step: int, loss: Number | None, grad_norm: Number | None) -> tuple[float | None, float | None]:
         """Of `step`; what of both is known now, of a step before perhaps."""
         return self.loss.take(step, loss), self.grad_norm.take(step, grad_norm)
 
-    def finish(self, *, parameters_finite: bool = True) -> NonFinite | None:
-        """No further step comes: wait for what is on its way from the device; what of all was not finite."""
+    def settle(self, *, parameters_finite: bool | None = None) -> NonFinite | None:
+        """Wait for what is on its way from the device; what of all was not finite, the parameters after the newest
+        step among it.
+        """
         step = self._record.last_step
         if step is None:
             return None
         self.loss.finish(step)
         self.grad_norm.finish(step)
-        known = self._record.nonfinite()
-        return known if known or parameters_finite else NonFinite(step, 0.0, step, 1, parameters=True)
+        if parameters_finite is False and not self._record.was_unhealthy:
+            self._record.not_finite(step, parameters=True)
+        return self._record.nonfinite()
 
     def is_finite(self) -> bool | None:
         """Whether all were, those of the newest step among them; None: they were not told, or are on their way.
@@ -122,6 +124,6 @@ class StepValues:
         told = [value for each in (self.loss, self.grad_norm) if (value := each.newest(step)) is not None]
         return all(map(math.isfinite, told)) if told else None
 
-    def _not_finite(self, name: str, step: int, value: float) -> None:
+    def _not_finite(self, step: int, *, loss: Odd = Odd.FINITE, grad_norm: Odd = Odd.FINITE) -> None:
         if step not in self.skips:
-            self._record.not_finite(step, **{name: odd(value)})
+            self._record.not_finite(step, loss=loss, grad_norm=grad_norm)

@@ -423,6 +423,7 @@ def sample_of(
             count=health.count,
             loss=health.loss.word,
             grad_norm=health.grad_norm.word,
+            parameters=health.parameters,
         )
     if health is not None and health.skipped_count:
         words = health.skipped_loss.word, health.skipped_grad_norm.word

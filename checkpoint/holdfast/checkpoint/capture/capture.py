@@ -3,7 +3,6 @@ stores what of the state: every chunk once, however many ranks hold it.
 """
 
 import ctypes
-import math
 import mmap
 import threading
 from collections.abc import Callable, Sequence, Set
@@ -14,9 +13,9 @@ import msgspec
 import torch
 from torch.distributed.tensor import DTensor
 from torch.nn import Module
-from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
+from holdfast.api.checkpoint import all_finite
 from holdfast.checkpoint.capture import groups
 from holdfast.checkpoint.capture.image import ImageWriter, Room, Snapshot
 from holdfast.checkpoint.capture.live import ChunkKey, Claim, LiveState, Look
@@ -27,7 +26,6 @@ from holdfast.checkpoint.capture.torchstate import local_of
 from holdfast.checkpoint.format import manifest
 from holdfast.checkpoint.memory.sharedbuffer import SharedBuffer, capacity_for
 
-_FORMATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _TENSORS_PER_PARAMETER = 4  # Itself, two states as large as it is, and a count of steps.
 
 
@@ -125,8 +123,8 @@ class Capture:
     """Belongs to the training thread, all but `release`. `memory` None: no snapshots in the node's memory.
 
     `remembered` is called with the step of each snapshot that is whole there; `is_finite` is asked, once the state
-    is copied, whether the last loss and gradient norm of this rank were finite. A snapshot to be stored is healthy
-    only when the parameters are finite as well.
+    is copied, whether the last loss and gradient norm of this rank were finite, and `parameters_finite`, of a
+    snapshot to be stored, whether the parameters are.
     """
 
     def __init__(
@@ -137,15 +135,15 @@ class Capture:
         *,
         remembered: Callable[[int], object] = lambda step: None,
         is_finite: Callable[[], bool | None] = lambda: None,
+        parameters_finite: Callable[[], bool | None] = lambda: None,
     ) -> None:
-        self._model = state.model
         self._live = LiveState(state, rank=group.rank)
         self._equivalence = state.equivalence
         self._shares = Shares(group)
         self._writer = ImageWriter(group.rank)
         self._memory = memory
         self._remembered = remembered
-        self._is_finite = is_finite
+        self._is_finite, self._parameters_finite = is_finite, parameters_finite
         self._private: PrivateMemory | None = None
         self._pinned: SharedBuffer | None = None
         estimate = estimated_bytes(state.model, state.optimizer, world_size=group.world_size)
@@ -206,8 +204,8 @@ class Capture:
         if self._memory is not None and isinstance(snapshot.room, SharedBuffer):
             self._memory.store.pin(snapshot.room)
             self._pinned = snapshot.room
-        # A gradient that was not finite is in the parameters before any loss tells of it.
-        return snapshot if are_finite(self._model) else replace(snapshot, healthy=False)
+        # A gradient that was not finite is in the parameters before any loss tells of it, or where none does.
+        return replace(snapshot, healthy=all_finite((snapshot.healthy, self._parameters_finite())))
 
     def release(self) -> None:
         """What `take` gave last is stored, or given up. Any thread."""
@@ -233,17 +231,6 @@ class Capture:
         if self._memory is not None and isinstance(room, SharedBuffer) and self._memory.keep(room, snapshot):
             self._remembered(step)
         return snapshot
-
-
-@torch.no_grad()
-def are_finite(model: Module) -> bool:
-    """Whether all parameters in training are finite, as far as this rank holds them. Waits for the device."""
-    held = [
-        local_of(each).detach() for each in model.parameters() if each.requires_grad and each.dtype in _FORMATS
-    ]
-    # The largest of all magnitudes, which is not finite when one of them is not: it cannot overflow by itself.
-    largest = get_total_norm([each for each in held if each.numel()], norm_type=math.inf)
-    return bool(largest.isfinite())
 
 
 def estimated_bytes(model: Module, optimizer: Optimizer, *, world_size: int) -> int:

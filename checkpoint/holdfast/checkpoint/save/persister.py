@@ -11,6 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
+from holdfast.api.checkpoint import all_finite
 from holdfast.checkpoint.capture.image import Snapshot
 from holdfast.checkpoint.capture.savegroup import SaveGroup
 from holdfast.checkpoint.commit.discovery import Found
@@ -146,7 +147,7 @@ class Persister:
                 world_size=self._group.world_size,
                 batches=snapshot.batches,
                 files=files,
-                healthy=all_finite(parts),
+                healthy=all_finite(part.healthy for part in parts),
             )
             document = manifest.encode(whole, self._storage.keys)
             self._storage.write(f"{folder}/{manifest.FILE_NAME}", [memoryview(document)])
@@ -163,14 +164,6 @@ class Persister:
                 _LOG.warning("unfinished checkpoint not deleted folder=%s reason=%s", folder, error)
             raise
         return committed
-
-
-def all_finite(parts: Sequence[Part]) -> bool | None:
-    """Whether every rank that could tell was finite, None when none could. Of a pipeline only the last stage has a
-    loss.
-    """
-    said = {part.healthy for part in parts} - {None}
-    return all(said) if said else None
 
 
 class Description:

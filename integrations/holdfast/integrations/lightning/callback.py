@@ -159,13 +159,18 @@ class HoldfastCallback(Callback):
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         fit = self._here()
         fit.run.phase(Phase.OPTIMIZER)
+        norm = total_norm(trainer.model or pl_module, parameters_of(optimizer))
+        is_scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
         if not pl_module.automatic_optimization:
+            fit.add_norm(norm, is_scaled=is_scaled)
             return
-        fit.grad_norm = norm = total_norm(trainer.model or pl_module, parameters_of(optimizer))
-        if not (self._guards_spikes or self._skips_nonfinite):
+        fit.grad_norm = norm
+        # A scaler leaves out what is not finite, and looks for a scale that is small enough.
+        skips_nonfinite = self._skips_nonfinite or is_scaled
+        if not (self._guards_spikes or skips_nonfinite):
             return
         guard = fit.guard if self._guards_spikes else None
-        if norm is not None and not self._skips_nonfinite and not torch.isfinite(norm):
+        if norm is not None and not skips_nonfinite and not torch.isfinite(norm):
             norm = None  # a fault, which is gone back for
         if fit.run.should_skip(fit.step + 1, grad_norm=norm, guard=guard):
             drop(optimizer)
@@ -272,6 +277,14 @@ class _Fit:
         """Of a micro batch, of which the Trainer has made a share of the step's."""
         if loss is not None:
             self.loss = loss if self.loss is None else self.loss + loss
+
+    def add_norm(self, norm: Tensor | None, *, is_scaled: bool) -> None:
+        """Of the gradients of one of a step's optimizers. With `is_scaled`, a scaler leaves out an update whose
+        norm is not finite, which is no fault.
+        """
+        if norm is None or (is_scaled and not torch.isfinite(norm)):
+            return
+        self.grad_norm = norm if self.grad_norm is None else torch.hypot(self.grad_norm, norm)
 
     def count_tokens(self, tokens: int) -> None:
         self.tokens = UNKNOWN_INT if tokens < 0 or self.tokens < 0 else self.tokens + tokens

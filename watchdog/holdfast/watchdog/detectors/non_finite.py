@@ -155,7 +155,7 @@ class NonFiniteDetector(Detector):
             error = f"the loss of {ranks_in_words(with_loss)} of {world} is not finite"
             error += "" if all_heard else "; not every rank was heard of"
         elif all(seen.told.parameters for seen in there.values()):
-            error = f"no loss is, but the parameters of {ranks_in_words(there)} are not finite after the last step"
+            error = f"no loss tells of it, but the parameters of {ranks_in_words(there)} are not finite"
         else:
             error = f"no loss is, but the gradient norm of {ranks_in_words(there)} is not finite"
         first = sorted(self._first.items(), key=lambda each: (each[1].told.step, each[0]))
