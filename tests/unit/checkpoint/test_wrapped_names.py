@@ -95,3 +95,32 @@ def test_names_of_wrappers_are_parts_of_a_name() -> None:
         "optimizer.state.0.inner.weight.step"
     )
     assert unwrapped("model.my_orig_mod_list.weight") == "model.my_orig_mod_list.weight"
+
+
+def test_a_further_object_has_its_own_names_back_with_those_of_wrappers_in_them(tmp_path: Path) -> None:
+    class Average:
+        def __init__(self) -> None:
+            self.weights: dict[str, torch.Tensor] = {}
+
+        def state_dict(self) -> dict[str, torch.Tensor]:
+            return dict(self.weights)
+
+        def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+            self.weights = dict(state)
+
+    def train(until: int) -> list[str]:
+        of_block, of_model = WRAPS["three deep"]
+        model = of_model(nn.Sequential(of_block(Block()), nn.Linear(2, 1)))
+        optimizer, average = torch.optim.SGD(model.parameters()), Average()
+        saves = Checkpointer(
+            Standalone(tmp_path.as_uri()), model=model, optimizer=optimizer, extra={"average": average}
+        )
+        for _ in saves.steps(itertools.count(), until=until):
+            for name, each in model.named_parameters():
+                average.weights.setdefault(name, each.detach().clone())
+        saves.close()
+        return list(average.weights)
+
+    names = train(1)
+    assert any("_orig_mod" in name for name in names)
+    assert sorted(train(2)) == sorted(names)

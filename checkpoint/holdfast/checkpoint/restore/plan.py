@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import msgspec
 import torch
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
@@ -35,6 +36,7 @@ from holdfast.checkpoint.restore.strip import Target
 _SHOWN = 5  # Names of a kind: enough to see what they have in common.
 MODEL = "model"
 _ROOTS = (f"{MODEL}.", f"{OPTIMIZER}.", f"{EXTRA}.")
+_EXTRA_STATE = "_extra_state"  # what torch.nn.Module calls it; source: torch/nn/modules/module.py
 _IMMUTABLE = (type(None), bool, int, float, str)
 
 # What torch's schedulers add to a group. Source: torch/optim/lr_scheduler.py
@@ -303,7 +305,20 @@ class Plan:
             taker.load_state_dict(value)
 
     def _add_model(self, fitting: Fitting) -> None:
-        self._add_sharded(fitting, {MODEL: self.sharded[MODEL]})
+        """What modules keep beside their tensors may be larger than in a fresh one, or another kind of value."""
+        model, shapes = self.sharded[MODEL], Shapes(self.checkpoint, self._keys(), {})
+        for name, held in model.items():
+            if name.endswith(_EXTRA_STATE) and shapes.has(f"{MODEL}.{name}"):
+                model[name] = shapes.whole(f"{MODEL}.{name}", held)
+        self._add_sharded(fitting, {MODEL: model})
+
+    def _keys(self) -> Keys:
+        """Those of dictionaries with keys that are no text. Raises Unfit when they are something else."""
+        found = self.checkpoint.read_object(KEYS) if self.checkpoint.has_object(KEYS) else []
+        try:
+            return msgspec.convert(found, Keys)
+        except msgspec.ValidationError as error:
+            raise Unfit(f"{KEYS} in {self.checkpoint.name} is not what a save writes: {error}") from error
 
     def _take_shape(self, state: TrainingState, fitting: Fitting) -> None:
         """That of what was saved of the optimizer and further objects. Of a parameter that is not restored, what
@@ -312,18 +327,16 @@ class Plan:
         known = optimizerstate.named_parameters(state.model)
         kept = {name.removeprefix(f"{MODEL}.") for name in fitting.kept}
         parameters = {name: each for name, each in known.items() if name not in kept}
-        keys = self.checkpoint.read_object(KEYS) if self.checkpoint.has_object(KEYS) else []
-        shapes = Shapes(self.checkpoint, cast(Keys, keys), parameters)
+        shapes = Shapes(self.checkpoint, self._keys(), parameters)
         if known:
             numbered = optimizerstate.numbered(state.optimizer)
             self.sharded[OPTIMIZER] = shapes.optimizer(self.sharded[OPTIMIZER], numbered)
         extra = {}
         for name, held in self.sharded.pop(EXTRA, {}).items():
-            if shapes.has_extra(name):
+            if shapes.has(f"{EXTRA}.{name}"):
                 own = state.extra[name]
-                extra[name] = shapes.extra(
-                    name, held, optimizerstate.numbered(own) if isinstance(own, Optimizer) else []
-                )
+                numbered = optimizerstate.numbered(own) if isinstance(own, Optimizer) else []
+                extra[name] = shapes.whole(f"{EXTRA}.{name}", held, numbered)
                 self._compare_extra(fitting, {EXTRA: {name: held}})
             else:
                 self.kept.append(f"{EXTRA}.{name}")

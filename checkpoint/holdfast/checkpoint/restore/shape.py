@@ -41,13 +41,14 @@ class Shapes:
         settings = {key: value for key, value in held.items() if key != STATE}
         return {**settings, **self._nested(OPTIMIZER, held, own, numbered)}
 
-    def has_extra(self, name: str) -> bool:
-        """Whether anything of it was saved."""
-        return bool(self._names(f"{EXTRA}.{name}"))
+    def has(self, root: str) -> bool:
+        """Whether anything was saved of what has this name, or begins with it."""
+        return bool(self._names(root))
 
-    def extra(self, name: str, held: Mapping[Any, Any], numbered: Sequence[torch.Tensor]) -> Any:
-        """Of one further object that was saved, which may be an optimizer of parameters that are `numbered`."""
-        root = f"{EXTRA}.{name}"
+    def whole(self, root: str, held: object, numbered: Sequence[torch.Tensor] = ()) -> Any:
+        """Of what was saved under this name: a further object, which may be an optimizer of parameters that are
+        `numbered`, or what a module keeps beside its tensors.
+        """
         return self._nested(root, held, self._names(root), numbered)
 
     def _names(self, root: str) -> list[str]:
@@ -60,17 +61,15 @@ class Shapes:
     def _is_own(self, path: NamePath) -> bool:
         return len(path) < 3 or path[1] != STATE or not isinstance(path[2], str) or path[2] in self._parameters
 
-    def _nested(
-        self, root: str, held: Mapping[Any, Any], names: Sequence[str], numbered: Sequence[torch.Tensor]
-    ) -> Any:
+    def _nested(self, root: str, held: object, names: Sequence[str], numbered: Sequence[torch.Tensor]) -> Any:
         way = tuple(root.split(".", 1))
-        there = flatten(held).values
+        there = flatten(held).values if isinstance(held, Mapping) else {}
         values: dict[str, object] = {}
         paths: dict[str, NamePath] = {}
         for name in _in_order({name: self._path(name) for name in names}):
             path = self._path(name)[len(way) :]
-            if not path:
-                return None  # it is an object as a whole
+            if not path:  # it is one tensor, or one object
+                return self._room(name, held, None) if self._checkpoint.has_tensor(name) else None
             below = joined(path)
             paths[below] = path
             values[below] = None

@@ -135,14 +135,17 @@ class StoredCheckpoint:
 
 
 def _unwrapped(index: Index) -> Index:
-    """Older checkpoints have the names of some wrappers in theirs."""
-    if all(unwrapped(name) == name for name in index.entries):
+    """Older checkpoints have the names of some wrappers in theirs. Those of further objects are their own."""
+    names = {name: name if name.startswith("extra.") else unwrapped(name) for name in index.entries}
+    if all(name == known for name, known in names.items()):
         return index
     paths = {
-        unwrapped(name): tuple(unwrapped(step) if isinstance(step, str) else step for step in path)
+        names[name]: path
+        if names[name] == name
+        else tuple(unwrapped(step) if isinstance(step, str) else step for step in path)
         for name, path in index.paths.items()
     }
-    return Index({unwrapped(name): each for name, each in index.entries.items()}, paths)
+    return Index({names[name]: each for name, each in index.entries.items()}, paths)
 
 
 def _dtype(name: str) -> torch.dtype:
