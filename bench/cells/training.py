@@ -116,7 +116,7 @@ class Tokens(Dataset[Tensor]):
         return self._count
 
     def __getitem__(self, place: int) -> Tensor:
-        return torch.tensor([place % 12, place % 7, place // 3])
+        return torch.tensor([place % 12, place % 7, place // 3 % 12])
 
 
 class Average:
@@ -278,6 +278,10 @@ def _wrapped(net: Net, cell: Cell) -> nn.Module:
     world = dist.get_world_size() if dist.is_initialized() else 1
     policy = {"mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32)} if cell.format == "mixed" else {}
 
+    def replicated(module: nn.Module) -> nn.Module:
+        # gloo cannot send 8-bit floats.
+        return DistributedDataParallel(module, broadcast_buffers=cell.format != "float8 buffers")
+
     def compiled(module: nn.Module) -> nn.Module:
         return torch.compile(module, backend="eager")  # type: ignore[return-value]
 
@@ -288,7 +292,7 @@ def _wrapped(net: Net, cell: Cell) -> nn.Module:
 
     match cell.wrapping:
         case "ddp":
-            return DistributedDataParallel(net)
+            return replicated(net)
         case "fsdp2":
             return sharded(mesh=init_device_mesh("cpu", (world,)))
         case "hsdp":
@@ -302,9 +306,9 @@ def _wrapped(net: Net, cell: Cell) -> nn.Module:
         case "compile":
             return compiled(net)
         case "ddp of compile":
-            return DistributedDataParallel(compiled(net))
+            return replicated(compiled(net))
         case "compile of ddp":
-            return compiled(DistributedDataParallel(net))
+            return compiled(replicated(net))
         case "ac of compile" | "fsdp2 of ac of compile":
             for number, block in enumerate(net.blocks):
                 net.blocks[number] = checkpoint_wrapper(compiled(block))
