@@ -182,6 +182,7 @@ class HoldfastCallback(Callback):
         before, fit.step = fit.step, step
         fit.run.step(step, loss=fit.loss, grad_norm=fit.grad_norm, tokens=fit.tokens)
         fit.loss, fit.grad_norm, fit.tokens = None, None, 0
+        fit.run.phase(Phase.DATA)  # the Trainer's loader is asked without a word
         if fit.checkpoints is None:
             return
         wanted = fit.run.save_due(step)
