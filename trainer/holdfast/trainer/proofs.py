@@ -346,7 +346,9 @@ class Watched:
 
         A gradient that was not finite in the last step is in them, and no loss will tell of it.
         """
-        trained = [each for each in self._model.parameters() if each.requires_grad] if self._model else []
+        # A model may have no truth value, as one that is compiled, or that of its length.
+        parameters = () if self._model is None else self._model.parameters()
+        trained = [each for each in parameters if each.requires_grad]
         held = [local_of(each) for each in trained if each.dtype.itemsize > 1]
         try:
             # The largest of all magnitudes, which is not finite when one of them is not: it cannot overflow.

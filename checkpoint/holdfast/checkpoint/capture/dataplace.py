@@ -284,7 +284,7 @@ def _length_of(data: object) -> int | None:
         return None
     try:
         return len(data) if isinstance(data, Sized) else None
-    except TypeError:  # of a loader, where its sampler has no length
+    except Exception:  # of a loader, where its sampler has no length; others raise what they like
         return None
 
 

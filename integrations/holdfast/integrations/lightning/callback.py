@@ -161,7 +161,9 @@ class HoldfastCallback(Callback):
         fit.run.phase(Phase.OPTIMIZER)
         if not pl_module.automatic_optimization:
             return
-        fit.grad_norm = norm = total_norm(trainer.model or pl_module, parameters_of(optimizer))
+        fit.grad_norm = norm = total_norm(
+            pl_module if trainer.model is None else trainer.model, parameters_of(optimizer)
+        )
         if not (self._guards_spikes or self._skips_nonfinite):
             return
         guard = fit.guard if self._guards_spikes else None
