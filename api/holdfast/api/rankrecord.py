@@ -45,6 +45,7 @@ class Phase(IntEnum):
     OPTIMIZER = 4
     CHECKPOINT = 5
     IDLE = 6  # deliberately not training (evaluation, waiting for a round)
+    OWN = 7  # a step is over and the next batch not asked for: what the script does between the two
 
 
 class Measured(IntFlag):
@@ -191,6 +192,7 @@ class WorkZone(msgspec.Struct, frozen=True, gc=False):
     `waited_ns` and `delayed_ns` are `UNKNOWN_INT` where nobody can tell: on a GPU the host's thread knows nothing
     of what its device waits for. `tokens` and `longest` (the longest sequence of each step) are `UNKNOWN_INT` when
     a step did not tell them. `workers` are the processes that load its data, `UNKNOWN_INT`: nobody told.
+    `own_ns`, a part of training, is what the script did behind its steps before it asked for the next batch.
     """
 
     round: int
@@ -206,6 +208,7 @@ class WorkZone(msgspec.Struct, frozen=True, gc=False):
     collected_ns: int
     tokens: int
     longest: int
+    own_ns: int = 0
 
 
 class BatchPrint(msgspec.Struct, frozen=True, gc=False):
@@ -263,7 +266,7 @@ PROOF_OFFSET = 328
 PROOF = struct.Struct("<qi?xxxQ" + "qQqq" * ANSWERS_KEPT + "qqqd")
 WORK_SEQUENCE_OFFSET = 512
 WORK_OFFSET = 520
-WORK = struct.Struct("<qiiqqqqqqqqqq")
+WORK = struct.Struct("<qiiqqqqqqqqqqq")
 BATCH_SEQUENCE_OFFSET = 640
 BATCH_OFFSET = 648
 BATCH = struct.Struct("<qi")

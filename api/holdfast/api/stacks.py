@@ -30,12 +30,28 @@ FRAME_LENGTH_MAX: Final = 200
 # Installed packages and the standard library of any interpreter, also one that is not the reader's; and what is in
 # no file, as the constructor of a dataclass.
 _INSTALLED: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|^<(?:frozen |string>)")
-_ROOTS: Final = tuple(f"{root}/" for root in (*holdfast.__path__, sysconfig.get_path("stdlib")))
+_PACKAGE: Final = re.compile(r"/(?:site|dist)-packages/([^/]+)")
+_HOLDFAST: Final = tuple(f"{root}/" for root in holdfast.__path__)
+_ROOTS: Final = (*_HOLDFAST, f"{sysconfig.get_path('stdlib')}/")
 
 
 def is_own(path: str) -> bool:
     """Whether a source file is the user's: no library's, Python's or Holdfast's."""
     return not _INSTALLED.search(path) and not path.startswith(_ROOTS)
+
+
+def owner_of(path: str) -> str:
+    """Whose a source file is: "" where it is the user's own, else "Holdfast", "Python" or an installed package's
+    name.
+    """
+    if is_own(path):
+        return ""
+    if path.startswith(_HOLDFAST):
+        return "Holdfast"
+    package = _PACKAGE.search(path)
+    if package is None:
+        return "Python"
+    return "Holdfast" if package[1] == "holdfast" else package[1].removesuffix(".py")
 
 
 def place_of(path: str, line: int, function: str) -> str:

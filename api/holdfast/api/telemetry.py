@@ -68,7 +68,8 @@ class StepWork(msgspec.Struct, frozen=True, gc=False, array_like=True):
     rest, its training, it waited with nothing to do (for other ranks, as a rule), was ready without a processor
     (`delayed_s`) and collected garbage. While it was stopped (`stopped_s`, as the agent saw it) it seemed to wait.
     None is Unknown. `tokens` and `longest` are what the script told of each step: tokens, and the longest
-    sequence. `workers` are the processes that load its data; 0: it does so itself.
+    sequence. `workers` are the processes that load its data; 0: it does so itself. `own_s`, a part of its
+    training, is what the script did behind its steps, before it asked for the next batch.
     """
 
     steps: Whole
@@ -83,6 +84,7 @@ class StepWork(msgspec.Struct, frozen=True, gc=False, array_like=True):
     tokens: Whole | None = None
     longest: Whole | None = None
     workers: Whole | None = None
+    own_s: Seconds = 0.0
 
 
 class BatchAgain(msgspec.Struct, frozen=True, gc=False, array_like=True):

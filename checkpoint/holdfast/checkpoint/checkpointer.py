@@ -300,8 +300,9 @@ class Checkpointer:
         loop.completed(step, self._ranks, epoch)
         if self._saves_for_all:
             self._take_over(parent=step - 1)
-            if self._policy is not None:
-                self._policy.completed(step=step, batches=loop.taken // self._group.world_size)
+            taken = loop.taken // self._group.world_size
+            if self._policy is not None and self._policy.completed(step=step, batches=taken):
+                self.run.phase(Phase.FORWARD)  # the loop may tell of none
         rate.before(step + 1)
 
     def finish(self) -> None:

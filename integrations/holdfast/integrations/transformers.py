@@ -176,6 +176,7 @@ class _Training:
     def completed(self, step: int) -> bool:
         """`step` is complete. Whether the framework is to save it, the same on all ranks."""
         self._observed.completed(step)
+        self.run.phase(Phase.DATA)  # the Trainer's loader is asked without a word
         wanted, every = self.run.save_due(step), self.run.assignment.save_every
         if wanted is not None:
             self._wanted = wanted

@@ -82,6 +82,7 @@ def work_zone(**changed: object) -> WorkZone:
         "collected_ns": SECOND_NS // 8,
         "tokens": 16_384,
         "longest": 512,
+        "own_ns": SECOND_NS // 16,
     }
     return WorkZone(**(fields | changed))  # type: ignore[arg-type]
 

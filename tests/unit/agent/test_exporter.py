@@ -155,17 +155,17 @@ async def test_tokens_are_counted_over_steps_and_rounds() -> None:
 
 
 async def test_the_parts_of_a_rounds_steps_add_up_to_it() -> None:
-    work = StepWork(4, 10.0, 1.0, 0.5, 0.25, 0.125, 3.0, 0.75, 2.0)
+    work = StepWork(4, 10.0, 1.0, 0.5, 0.25, 0.125, 3.0, 0.75, 2.0, own_s=0.5)
     name, parts = "holdfast_rank_step_part_seconds_total", {}
     samples = await scraped(picture_of(Reading(ranks=(msgspec.structs.replace(RANK, work=work),))))
-    for part in ("data", "paused", "waiting", "training"):
+    for part in ("data", "paused", "waiting", "own", "training"):
         parts[part] = samples.of(name, RANK_LABELS, part=part)
-    assert parts == {"data": 1.0, "paused": 0.75, "waiting": 1.0, "training": 7.25}
+    assert parts == {"data": 1.0, "paused": 0.75, "waiting": 1.0, "own": 0.5, "training": 6.75}
     assert sum(parts.values()) == 10.0
     unknown = msgspec.structs.replace(work, waited_s=None, delayed_s=None, stopped_s=0.0)
     samples = await scraped(picture_of(Reading(ranks=(msgspec.structs.replace(RANK, work=unknown),))))
     assert samples.of(name, RANK_LABELS, part="waiting") is None
-    assert samples.of(name, RANK_LABELS, part="training") == 8.25
+    assert samples.of(name, RANK_LABELS, part="training") == 7.75
 
 
 async def test_fingerprints_are_counted() -> None:
@@ -397,7 +397,7 @@ async def test_who_accepts_openmetrics_gets_it_and_everybody_else_the_older_form
 def test_a_node_of_eight_gpus_and_ranks_is_scraped_in_few_series() -> None:
     samples = [sample for family in families_of(full_picture()) for sample in family.samples]
     of_ranks = [sample for sample in samples if sample.name.startswith("holdfast_rank_")]
-    assert len(of_ranks) == 8 * 14
+    assert len(of_ranks) == 8 * 15
     assert len(samples) < 800
 
 

@@ -90,7 +90,9 @@ def test_what_steps_were_made_of_is_told_with_how_long_the_process_was_found_sto
     os.waitid(os.P_PID, sleeper.pid, os.WSTOPPED)
     sensor.read(NOW + 1.5)
     (sample,) = sensor.read(NOW + 2).ranks
-    assert sample.work == StepWork(4, 2.0, 0.5, 0.25, 0.0, 0.125, 0.75, 0.0, pytest.approx(1.0), None, 512, 2)
+    assert sample.work == StepWork(
+        4, 2.0, 0.5, 0.25, 0.0, 0.125, 0.75, 0.0, pytest.approx(1.0), None, 512, 2, 0.0625
+    )
     (sample,) = sensor.read(NOW + 602).ranks
     assert sample.work is not None
     assert sample.work.stopped_s <= 2.0, "the agent did not look for ten minutes, and knows nothing of them"

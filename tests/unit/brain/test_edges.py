@@ -243,7 +243,10 @@ def test_a_failed_job_comes_back_only_by_a_restart() -> None:
     for _ in range(6):
         story.die(1, cause="exit code 1").wait(400)
     assert story.state.phase is JobPhase.FAILED
-    assert "only Return, Resume and Restart are possible" in story.ask(InterventionAction.PAUSE).outcome
+    assert (
+        "only Return, Resume, Restart, Rewind, SkipBatches are possible"
+        in story.ask(InterventionAction.PAUSE).outcome
+    )
     story.ask(InterventionAction.RESTART, "i2")
     assert story.round.entry is Entry.RESPAWN
 

@@ -53,6 +53,34 @@ def test_the_same_again_without_a_checkpoint_beyond_it_pages_and_keeps_what_is_h
     assert story.round.restore.step == 40
 
 
+def test_the_same_batch_twice_is_the_datas_and_is_passed_over_by_a_job_that_has_failed() -> None:
+    story = nan(running(step=50, commit=40), 47)
+    assert [each.node for each in story.state.suspicions] == ["node-2"]
+    nan(story.run(41, restored=40), 47, node=3)
+    assert (story.state.phase, story.state.suspicions) == (JobPhase.FAILED, ())
+    assert "the batch of step 47" in story.state.reason
+    assert "holdfast skip-batches 7 " in story.state.reason
+    story.ask(InterventionAction.SKIP_BATCHES, skip_batches=7)
+    restore = story.round.restore
+    assert (restore.step, restore.skip_batches, story.state.phase) == (40, 7, JobPhase.RECOVERING)
+    story.run(41, restored=40)
+    assert story.state.phase is JobPhase.RUNNING
+
+
+def test_a_failed_job_goes_back_further_where_it_is_asked_to() -> None:
+    story = nan(running(step=50, commit=20).commit(40), 47)
+    nan(story.run(41, restored=40), 47)
+    story.ask(InterventionAction.REWIND, to_step=20)
+    assert (story.round.restore.step, story.state.phase) == (20, JobPhase.RECOVERING)
+
+
+def test_another_step_says_nothing_of_the_batch_and_counts_against_its_node() -> None:
+    story = nan(running(step=50, commit=40), 47)
+    nan(story.run(41, restored=40), 48, node=3)
+    assert [each.node for each in story.state.suspicions] == ["node-2", "node-3"]
+    assert "skip-batches" not in story.state.reason
+
+
 def test_a_fault_beyond_a_healthy_checkpoint_is_another_one() -> None:
     story = nan(running(step=50, commit=40), 47)
     nan(story.run(41, restored=40).commit(60), 70)

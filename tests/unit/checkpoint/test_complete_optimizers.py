@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from holdfast.api.errors import InvalidInput
 from holdfast.checkpoint import Checkpointer, Standalone, Unfit
+from holdfast.checkpoint.capture import optimizerstate
 
 END = 9
 Make = Callable[[nn.Module], Any]
@@ -392,3 +393,21 @@ def test_what_can_never_be_saved_is_refused_when_the_checkpointer_is_made(make: 
     model = two()
     with pytest.raises(InvalidInput, match=says):
         Checkpointer(Standalone(), model=model, optimizer=make(model))
+
+
+class OneTensorEach(SGD):
+    """Keeps a tensor for each parameter, and no dictionary."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step(closure)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter] = torch.zeros_like(parameter)
+
+
+def test_what_an_optimizer_keeps_has_no_truth_value() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = OneTensorEach(model.parameters(), lr=0.1)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert {*optimizerstate.state_of(model, optimizer)["state"]} == {"weight", "bias"}

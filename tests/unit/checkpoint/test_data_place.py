@@ -248,3 +248,16 @@ def test_torch_s_own_sampler_is_found_in_a_loader() -> None:
         sampler.set_epoch(epoch)
         loaders.append(DataLoader([0, 1], sampler=sampler))  # type: ignore[arg-type, var-annotated]
     assert after(2, data=[loaders[0]])["number"] == 2
+
+
+@pytest.mark.parametrize("error", [NotImplementedError, AttributeError, ValueError])
+def test_data_that_do_not_want_to_tell_their_length_have_none(error: type[Exception]) -> None:
+    class Endless(list[int]):
+        def __len__(self) -> int:
+            raise error
+
+    place = DataPlace(0, 1)
+    data = Endless([1, 2])
+    assert not place.is_behind(data)
+    place.open(data)
+    assert place.state_dict()["length"] is None

@@ -1,10 +1,7 @@
 """Which steps of two runs are trained again."""
 
-from types import SimpleNamespace
-
 import pytest
 
-from holdfast.cli.bisect.bisection import first_recorded
 from holdfast.cli.commands.compare import window
 
 
@@ -22,10 +19,3 @@ def test_it_begins_at_the_newest_common_state_and_ends_where_they_are_known_to_d
     equals: tuple[int, ...], parts: tuple[int | None, ...], newest: tuple[int, ...], wanted: tuple[int, int]
 ) -> None:
     assert window(equals, parts, newest, 100) == wanted
-
-
-def test_a_difference_that_was_recorded_later_is_not_reached() -> None:
-    a = SimpleNamespace(losses={1: 0.5, 2: 0.25, 9: 0.125}, fingerprints={4: {"first": 1}, 8: {"first": 2}})
-    b = SimpleNamespace(losses={1: 0.5, 2: 0.25, 9: 0.5}, fingerprints={4: {"first": 1}, 8: {"first": 3}})
-    assert first_recorded(a, b) == 8  # type: ignore[arg-type]
-    assert first_recorded(a, a) is None  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """How a run is started again: where its code is, its command, its environment, its ranks."""
 
 import hashlib
+import os
 import subprocess
 from pathlib import Path
 
@@ -108,6 +109,47 @@ def test_what_the_manifest_does_not_tell_is_asked_for_by_name(
     with pytest.raises(InvalidInput) as refused:
         started(manifest, tmp_path)
     assert refused.value.problems[0].field == field
+
+
+@pytest.mark.parametrize(
+    ("below", "cwd", "words"),
+    [
+        ("", "", ("{was}/train.py", "--config={was}/small.yaml")),  # absolute paths
+        ("", "", ("train.py", "{was}/small.yaml")),
+        ("scripts", "", ("scripts/train.py",)),  # started above the folder of the script
+        ("", "elsewhere", ("{was}/train.py",)),  # started beside it
+    ],
+    ids=["absolute", "relative", "below", "beside"],
+)
+def test_code_that_is_elsewhere_now_is_run_from_there(
+    below: str, cwd: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    was, copy = tmp_path / "was", tmp_path / "copy"
+    for folder, script in ((was, "of B\n"), (copy, "of A\n")):
+        (folder / below).mkdir(parents=True)
+        (folder / below / "train.py").write_text(script)
+        (folder / "small.yaml").write_text("")
+    directory = tmp_path / (cwd or "was")
+    directory.mkdir(exist_ok=True)
+    name = os.path.relpath(was / below / "train.py", directory)
+    code = Code(directory=str(directory), files={name: hash_of("of A\n")})
+    command = ("python3", *(each.format(was=was) for each in words))
+    found = started(RunManifest(1, command=command, code=code), tmp_path, directory=copy)
+    assert (found.directory / found.command[1]).read_text() == "of A\n"
+    assert str(was) not in " ".join(found.command)
+    assert found.others == ()
+
+
+def test_other_code_than_was_recorded_is_named_and_a_folder_without_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "copy").mkdir()
+    code = Code(directory=str(tmp_path), files={"train.py": hash_of("of A\n")})
+    manifest = RunManifest(1, command=("python3", str(tmp_path / "train.py")), code=code)
+    with pytest.raises(InvalidInput, match=r"train\.py is not in it"):
+        started(manifest, tmp_path, directory=tmp_path / "copy")
+    (tmp_path / "copy" / "train.py").write_text("of B\n")
+    assert started(manifest, tmp_path, directory=tmp_path / "copy").others == ("train.py",)
+    said = ("python3", str(tmp_path / "copy" / "train.py"))
+    assert started(manifest, tmp_path, directory=tmp_path, command=said).others == ("train.py",)
 
 
 def test_what_the_user_says_goes_before_what_was_recorded(tmp_path: Path) -> None:

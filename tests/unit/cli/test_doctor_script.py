@@ -56,6 +56,32 @@ def test_the_framework_is_told_with_the_one_change_that_integrates_it(
     assert "steps, loss and norm are seen" in finding.fix
 
 
+SCALED = (
+    "from holdfast.checkpoint import Checkpointer\nfrom holdfast.trainer import Run\n{made}\n"
+    "saves = Checkpointer(run, model=m, optimizer=o{given})\nrun.step(step, loss=loss{told})\n"
+)
+TORCH, APEX = "import torch\nscaler = torch.amp.GradScaler()", "from apex import amp\namp.initialize(m, o)"
+
+
+@pytest.mark.parametrize(
+    ("made", "given", "told", "fix"),
+    [
+        (TORCH, "", "", "scaler=scaler"),
+        ("from torch.cuda.amp import GradScaler\nscaler = GradScaler()", "", "", "scaler=scaler"),
+        (TORCH, ", scaler=scaler", "", None),
+        (APEX, "", "", "skipped=True"),
+        (APEX, "", ", skipped=overflow", None),
+        ("", "", "", None),
+    ],
+    ids=["torch", "cuda", "given", "apex", "told", "none"],
+)
+def test_a_gradient_scaler_is_saved_and_what_it_leaves_out_is_told(
+    made: str, given: str, told: str, fix: str | None, tmp_path: Path
+) -> None:
+    findings = found(tmp_path, SCALED.format(made=made, given=given, told=told), "scaler")
+    assert [fix in each.fix for each in findings] == ([] if fix is None else [True])
+
+
 def test_a_script_that_is_integrated_lacks_nothing(tmp_path: Path) -> None:
     integrated = "from holdfast.integrations.transformers import HoldfastCallback\n" + TRAINER.format("")
     assert {each.level for each in examine_script(read(tmp_path, integrated))} == {Level.OK}

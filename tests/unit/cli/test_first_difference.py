@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.api.rehearsal import Kind, Look, Seen
-from holdfast.cli.bisect.difference import Stage, earliest, first_difference, with_operation
+from holdfast.cli.bisect.difference import Stage, are_drawn_from, earliest, first_difference, with_operation
 
 
 def a_step(step: int = 5, **changed: str) -> list[Seen]:
@@ -54,6 +54,18 @@ def test_what_differs_first_says_where_it_was_computed(place: str, stage: Stage,
     found = first_difference(ours, theirs, rank=3)
     assert found is not None
     assert (found.step, found.rank, found.stage, found.module) == (5, 3, stage, module)
+
+
+def test_generators_that_neither_run_draws_from_are_passed_over() -> None:
+    ours = [*a_step(5, random="mine"), *a_step(6, random="mine")]
+    theirs = [*a_step(5, random="theirs"), *a_step(6, random="theirs", first="other")]
+    assert not are_drawn_from(ours)
+    assert not are_drawn_from(theirs)
+    found = first_difference(ours, theirs, drawn=False)
+    assert found is not None
+    assert (found.step, found.stage) == (6, Stage.FORWARD)
+    assert first_difference(ours[:15], theirs[:15], drawn=False) is None
+    assert are_drawn_from([*a_step(5), *a_step(6)])
 
 
 def test_of_many_parameters_no_module_is_blamed_and_all_are_counted() -> None:

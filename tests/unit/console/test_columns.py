@@ -163,7 +163,7 @@ def test_the_bytes_are_as_the_contract_says() -> None:
     assert (version, n) == (1, 4)
     assert struct.unpack_from("<4I", content, 8) == (0, 0, 1, 1)
     assert struct.unpack_from("<4I", content, 24) == (7, STEP_UNKNOWN, 7, 7)
-    assert content[40:44] == bytes((2, 7, 2, 2))
+    assert content[40:44] == bytes((2, 8, 2, 2))
     assert content[44:48] == bytes((1, 0, 1, 1))
     assert struct.unpack_from("<4f", content, 48)[0] == 2.0
     assert len(content) == 48 + 32

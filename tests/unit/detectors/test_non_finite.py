@@ -76,6 +76,16 @@ def test_nobody_is_blamed_where_all_were_first(quantity: str) -> None:
     assert job.finding.step == 7
 
 
+@pytest.mark.parametrize(("word", "is_said"), [("inf", True), ("nan", False), ("-inf", False)])
+def test_of_infinite_norms_beside_finite_losses_it_is_said_what_a_scaler_has_to_tell(
+    word: str, is_said: bool
+) -> None:
+    job = Job()
+    job.says("n0", *(bad(rank, 1, grad_norm=word) for rank in (0, 1)))
+    job.says("n1", *(bad(rank, 1, grad_norm=word) for rank in (2, 3)))
+    assert ("skipped=True" in job.finding.error) is is_said
+
+
 def test_one_rank_alone_is_named_once_the_others_are_well_beyond_it() -> None:
     job = Job()
     job.says("n0", bad(0, 40, loss="nan"), rank_sample(1, step=41))

@@ -62,8 +62,16 @@ class Job:
 
     def _spent(self, rank: int) -> dict[str, float]:
         apart = 1.0 + 0.01 * ((7 * rank + 3 * self.step) % 5 - 2) / 2
-        spent = {**USUAL, "tokens": 1000.0, "longest": 500.0, "idle": 0.0, **self.odd(self.step, rank)}
+        spent = {
+            **USUAL,
+            "tokens": 1000.0,
+            "longest": 500.0,
+            "idle": 0.0,
+            "after": 0.0,
+            **self.odd(self.step, rank),
+        }
         spent["own"] = spent["own"] * apart + spent["collected"] + spent["delayed"] + spent["stopped"]
+        spent["own"] += spent["after"]
         return spent
 
     def _sample(self, rank: int) -> object:
@@ -80,6 +88,7 @@ class Job:
             sums["stopped"],
             int(sums["tokens"]),
             int(sums["longest"]),
+            own_s=sums["after"],
         )
         work = msgspec.structs.replace(work, **self.lies.get(rank, {}))
         return rank_sample(rank, step=self.step + 1000, work=work)
@@ -122,6 +131,7 @@ def test_a_slow_machine_is_named_with_what_it_costs() -> None:
         ({"collected": 1.2}, SlowCause.SOFTWARE, "collects garbage"),
         ({"delayed": 1.2}, SlowCause.SOFTWARE, "without a processor"),
         ({"stopped": 1.2}, SlowCause.SOFTWARE, "was stopped"),
+        ({"after": 1.2}, SlowCause.SOFTWARE, "work of the script's own"),
         ({"own": 4.2, "tokens": 1400.0}, SlowCause.SHAPE, "more to do"),
         ({"own": 4.2, "longest": 650.0}, SlowCause.SHAPE, "more to do"),
         ({"own": 6.0, "tokens": 1100.0}, SlowCause.MACHINE, "computes"),

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from holdfast.agent.launch import child, logs
 from holdfast.agent.launch.ending import raised_in
 
@@ -37,11 +39,11 @@ def test_a_traceback_keeps_the_users_own_frames_and_what_led_to_it() -> None:
     assert raised is not None
     assert raised.exception == "ValueError: no batch"
     assert raised.place == "train.py:41 in <module>"
-    assert "site-packages" not in raised.text
     assert "launch/child" not in raised.text
     assert "runpy" not in raised.text
     assert "KeyError: 'tokens'\n\nDuring handling" in raised.text
-    assert raised.text.endswith("    step(batch())\nValueError: no batch\nof seven")
+    below = f'  ... raised in torch:\n  File "{TORCH}", line 1511, in _call\n    return forward_call(*args)\n'
+    assert raised.text.endswith(f"    step(batch())\n{below}ValueError: no batch\nof seven")
 
 
 def test_ranks_that_torch_writes_before_each_line_are_left_out() -> None:
@@ -122,6 +124,54 @@ def test_colours_are_no_part_of_a_traceback() -> None:
     raised = raised_in(coloured.replace("Traceback (", "\x1b[0mTraceback ("))
     assert raised is not None
     assert (raised.exception, raised.place) == ("ValueError: no batch", "train.py:41 in <module>")
+
+
+OURS = f"{Path(child.__file__).parents[4]}/trainer/holdfast/trainer"
+LIBRARY = "/venv/lib/python3.12/site-packages"
+
+
+def told(*frames: str, raised: str) -> tuple[str, str]:
+    """The place and the text of an exception that came through these files, each at line 7."""
+    lines = [f'  File "{file}", line 7, in go\n    call()\n' for file in frames]
+    found = raised_in(f"Traceback (most recent call last):\n{''.join(lines)}{raised}\n")
+    assert found is not None
+    return found.place, found.text
+
+
+def test_a_fault_of_holdfasts_own_is_said_to_be_one() -> None:
+    compiled = f"{LIBRARY}/torch/_dynamo/eval_frame.py"
+    error = "TypeError: Net does not support len()"
+    place, text = told("/me/train.py", f"{OURS}/run.py", f"{OURS}/proofs.py", compiled, raised=error)
+    assert place == "proofs.py:7 in go, a fault of Holdfast's own, called at train.py:7 in go"
+    assert "... called by Holdfast:" in text
+    assert "... raised in torch, a fault of Holdfast's own:" in text
+    assert (text.count("proofs.py"), text.count("eval_frame.py"), text.count("run.py")) == (1, 1, 0)
+    place, text = told("/me/train.py", f"{LIBRARY}/holdfast/trainer/run.py", raised="AttributeError: step")
+    assert place.startswith("run.py:7 in go, a fault of Holdfast's own")
+    assert told(f"{OURS}/run.py", raised="IndexError: 3")[0] == "run.py:7 in go, a fault of Holdfast's own"
+
+
+@pytest.mark.parametrize(
+    ("frames", "error"),
+    [
+        (["/me/train.py", f"{OURS}/run.py"], "holdfast.api.errors.InvalidInput: step: 3 is not accepted"),
+        (["/me/train.py", f"{OURS}/run.py", "/me/model.py"], "TypeError: the script's own"),
+        (["/me/train.py", f"{OURS}/run.py", f"{LIBRARY}/torch/utils/data/dataloader.py"], "TypeError: of data"),
+        (["/me/train.py", f"{OURS}/run.py", f"{LIBRARY}/transformers/trainer.py"], "TypeError: of a library"),
+        (["/me/train.py", f"{OURS}/run.py"], "OSError: [Errno 28] No space left on device"),
+    ],
+    ids=["refusal", "script", "loader", "library", "machine"],
+)
+def test_what_passes_through_holdfast_is_not_its_fault(frames: list[str], error: str) -> None:
+    place, text = told(*frames, raised=error)
+    assert "fault of Holdfast" not in place + text
+
+
+@pytest.mark.parametrize("library", ["torch", "transformers", "numpy"])
+def test_the_frame_of_a_library_that_raised_is_shown_as_the_librarys(library: str) -> None:
+    place, text = told("/me/train.py", f"{LIBRARY}/{library}/inner.py", raised="ValueError: no")
+    assert place == "train.py:7 in go"
+    assert f'... raised in {library}:\n  File "{LIBRARY}/{library}/inner.py", line 7' in text
 
 
 def test_what_only_looks_like_a_frame_does_no_harm() -> None:

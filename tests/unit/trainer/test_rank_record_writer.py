@@ -64,7 +64,7 @@ def test_a_completed_step_is_published_with_what_was_measured(tmp_path: Path) ->
     record.step(1, 3.5, 0.25, 4096)
     zone = step_zone(tmp_path)
     assert (zone.step, zone.loss, zone.grad_norm, zone.tokens) == (1, 3.5, 0.25, 4096)
-    assert zone.phase is Phase.DATA
+    assert zone.phase is Phase.OWN
     assert zone.step_time_ns == UNKNOWN_INT  # The first step of a round contains its start-up.
     record.step(2, 3.25, 0.25, 4096)
     assert step_zone(tmp_path).step_time_ns == step_zone(tmp_path).published_ns - zone.published_ns
@@ -97,7 +97,7 @@ def test_what_steps_are_made_of_is_published_but_not_of_each_short_step(
         record.step(step, 3.5, 0.25, 4096, 512)
     zone = work()
     assert (zone.steps, zone.tokens, zone.longest) == (2, 8192, 1024)
-    assert zone.wall_ns >= zone.data_ns > 0
+    assert zone.wall_ns >= zone.own_ns > 0
     assert (zone.waited_ns, zone.delayed_ns) == (UNKNOWN_INT, UNKNOWN_INT), "nobody said that it waits on the host"
     record.begin(assignment(round=8, rank=1, world_size=2, local_rank=0), waits_on_host=True)
     record.step(1, 3.5, 0.25, 4096)

@@ -17,6 +17,7 @@ NAMES = (
     "collected",
     "tokens",
     "longest",
+    "own",
 )
 
 
@@ -78,7 +79,43 @@ def test_a_step_is_split_by_its_phases_and_the_first_one_is_left_out() -> None:
         "collected": 0,
         "tokens": 20,
         "longest": 10,
+        "own": 0,
     }
+
+
+def test_what_lies_behind_a_step_is_the_scripts_own_work_until_data_are_asked_for() -> None:
+    loop = Loop()
+    for _ in range(3):
+        loop.phase(Phase.DATA)
+        loop.lives(waited=3)
+        loop.phase(Phase.FORWARD)
+        loop.lives(ran=20)
+        loop.step()
+        loop.lives(ran=40, waited=5)  # an averaged copy, and a metric that the ranks reduce
+    loop.phase(Phase.DATA)
+    # The first step is in no sum; what lies behind it is.
+    assert [loop.sums[name] for name in ("data", "own", "waited")] == [6, 135, 15]
+
+
+def test_own_work_behind_a_step_that_saves_and_one_that_evaluates() -> None:
+    loop = Loop()
+    loop.step()
+    for rest in (Phase.CHECKPOINT, Phase.IDLE):
+        loop.lives(ran=7)
+        loop.phase(rest)
+        loop.lives(waited=100)
+        loop.phase(Phase.FORWARD)
+        loop.lives(ran=30)
+        loop.step()
+    assert [loop.sums[name] for name in ("own", "checkpoint", "idle", "data")] == [14, 100, 100, 0]
+
+
+def test_a_loop_that_tells_of_no_phase_has_no_own_work() -> None:
+    loop = Loop()
+    for _ in range(3):
+        loop.lives(ran=30, waited=7)
+        loop.step()
+    assert [loop.sums[name] for name in ("own", "data", "waited")] == [0, 0, 14]
 
 
 def test_a_loop_that_tells_of_no_phase_trained_all_the_time() -> None:

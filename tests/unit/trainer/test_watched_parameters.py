@@ -32,3 +32,30 @@ def test_what_cannot_be_looked_at_is_no_fault() -> None:
     assert looked.is_finite()
     looked.close()
     assert looked.is_finite()
+
+
+class WithoutALength(torch.nn.Linear):
+    """As what `torch.compile` returns of a model without a length."""
+
+    def __len__(self) -> int:
+        raise TypeError("WithoutALength does not support len()")
+
+
+class OfLengthZero(torch.nn.Linear):
+    """As a model that is a container of what it has not been given yet."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+class Undecided(torch.nn.Linear):
+    def __bool__(self) -> bool:
+        raise RuntimeError("a model is neither true nor false")
+
+
+@pytest.mark.parametrize("kind", [WithoutALength, OfLengthZero, Undecided])
+def test_a_model_is_looked_at_whatever_its_truth_value(kind: type[torch.nn.Linear]) -> None:
+    model = kind(3, 3)
+    assert watched(model).is_finite()
+    model.weight.data[1, 1] = math.nan
+    assert not watched(model).is_finite()

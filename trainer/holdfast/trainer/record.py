@@ -142,7 +142,7 @@ class RankRecord:
         tokens: int,
         longest: int = UNKNOWN_INT,
     ) -> None:
-        """Step `step` is complete; the next one waits for its data. None: not measured."""
+        """Step `step` is complete; what follows is the script's own work. None: not measured."""
         now = time.monotonic_ns()
         if self._completed_ns != UNKNOWN_INT:
             self._step_time_ns = now - self._completed_ns
@@ -151,7 +151,7 @@ class RankRecord:
         self._loss = loss
         self._grad_norm = grad_norm
         self._tokens = tokens
-        self._phase = Phase.DATA
+        self._phase = Phase.OWN
         self._phase_started_ns = now
         self._publish(now)
         self._work.step(now, tokens, longest)

@@ -34,6 +34,7 @@ from holdfast.trainer.batches import Batches
 from holdfast.trainer.chronicle import Chronicle
 from holdfast.trainer.drill import Drill
 from holdfast.trainer.frameworks import Reentering, forget_round
+from holdfast.trainer.gradscaling import scaling
 from holdfast.trainer.group import RoundGroup, is_collective_failure, raised_from
 from holdfast.trainer.hostcopy import Number
 from holdfast.trainer.proofs import Watched
@@ -94,6 +95,8 @@ class Run:
         self._record_rank = UNKNOWN_INT
         self._record = open_record(None, UNKNOWN_INT)
         self._values = StepValues(self._record)
+        scaling.follow()
+        scaling.take()  # what it did in a step that the round before did not complete
         self.log = ScalarLog()  # run.log(step, name=value, ...): see ScalarLog.__call__
         self._batches = Batches()
         self._stay: Stay | None = None
@@ -122,7 +125,8 @@ class Run:
         `loss` is this rank's own, before it is reduced: in a mean nobody sees whose is wrong. It and `grad_norm`
         may be tensors of one element; one on an accelerator is published a step late rather than waited for. One
         that is NaN or infinite is a fault, unless the optimizer did not run: because `should_skip` said so, or the
-        script left the step out by itself on all ranks (`skipped`), as a gradient scaler does. `tokens` are this
+        script left the step out by itself on all ranks (`skipped`), as a gradient scaler does; what torch's own
+        (`torch.amp.GradScaler`) leaves out is known unsaid. `tokens` are this
         rank's in this step, `longest` is its longest sequence: who has more to do has no slow machine.
 
         Raises RoundEnded when the round is over.
@@ -131,6 +135,8 @@ class Run:
             loss, grad_norm = self._drill.step(step, loss, grad_norm)
         if skipped:
             self._values.skips.left_out(step)
+        if scaling.is_used:
+            self._values.scaled(step, scaling.take())
         self._record.step(step, *self._values.take(step, loss, grad_norm), tokens, longest)
         if self._batches.is_open:
             self._batches.completed(step, self._record)

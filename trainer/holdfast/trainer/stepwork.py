@@ -18,7 +18,7 @@ from typing import Final
 
 from holdfast.api.rankrecord import UNKNOWN_INT, Phase
 
-_TRAINS: Final = tuple(phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER) for phase in Phase)
+_TRAINS: Final = tuple(phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.OWN) for phase in Phase)
 _ENOUGH: Final = 64  # bytes for three numbers
 PUBLISHED_EVERY_NS: Final = 50_000_000
 """Of shorter steps several are published at once: whoever reads them looks ten times a second."""
@@ -79,7 +79,7 @@ class StepWork:
     CLOCK_MONOTONIC in nanoseconds.
 
     A loop that tells of no phase between two steps trained all the time: how long it waited for data is not known,
-    and counted as training.
+    and counted as training. What lies behind a step, until a phase is told of, is the script's own work.
     """
 
     def __init__(self, times: ThreadTimes | None, now_ns: int) -> None:
@@ -110,11 +110,12 @@ class StepWork:
         self._phase, self._since_ns, self._is_told = phase, now_ns, True
 
     def step(self, now_ns: int, tokens: int, longest: int) -> None:
-        """A step is complete; the next one waits for its data."""
+        """A step is complete."""
         phase = self._phase if self._is_told else Phase.FORWARD
         self._spent[phase] += now_ns - self._since_ns
-        self._mark(now_ns, trained=_TRAINS[phase])
-        self._phase, self._since_ns, self._is_told = Phase.DATA, now_ns, False
+        if not _TRAINS[phase]:
+            self._mark(now_ns, trained=False)
+        self._phase, self._since_ns, self._is_told = Phase.OWN, now_ns, False
         self._steps += 1
         if self._steps == 0:
             self._clear(now_ns)
@@ -130,6 +131,8 @@ class StepWork:
 
     def fields(self) -> tuple[int, ...]:
         """The work zone's, from `steps` on, up to the newest step. To be asked at a step's end."""
+        if _TRAINS[self._phase]:
+            self._mark(self._since_ns, trained=True)
         waited = delayed = UNKNOWN_INT
         if self._times is not None and self._delayed_before_ns is not None:
             delayed_now = self._times.delayed_ns()
@@ -148,6 +151,7 @@ class StepWork:
             self._collector.total_ns - self._collected_from_ns,
             self._tokens,
             self._longest,
+            spent[Phase.OWN],
         )
 
 

@@ -3,6 +3,8 @@
 import logging
 import math
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import torch
@@ -10,6 +12,7 @@ import torch.distributed as dist
 
 from holdfast.api.rankrecord import Odd, odd
 from holdfast.api.telemetry import NonFinite
+from holdfast.trainer.gradscaling import SCALED_IN_A_ROW
 from holdfast.trainer.hostcopy import Number, Scalar
 from holdfast.trainer.record import RankRecord
 from holdfast.trainer.spikeguard import SpikeGuard
@@ -91,9 +94,15 @@ class StepValues:
 
     def __init__(self, record: RankRecord) -> None:
         self._record = record
-        self.loss = Scalar(lambda step, value: self._not_finite(step, loss=odd(value)))
-        self.grad_norm = Scalar(lambda step, value: self._not_finite(step, grad_norm=odd(value)))
+        self.loss = Scalar(partial(self._not_finite, "loss"))
+        self.grad_norm = Scalar(partial(self._not_finite, "grad_norm"))
         self.skips = Skips(record)
+        self._scaled: deque[tuple[int, Callable[[], bool]]] = deque(maxlen=_REMEMBERED)
+        self._in_a_row = {"loss": (0, 0), "grad_norm": (0, 0)}  # up to which step, and how many
+
+    def scaled(self, step: int, is_left_out: Callable[[], bool]) -> None:
+        """A gradient scaler stepped the optimizer at `step`, or did not: `is_left_out` is asked where need be."""
+        self._scaled.append((step, is_left_out))
 
     def take(self, step: int, loss: Number | None, grad_norm: Number | None) -> tuple[float | None, float | None]:
         """Of `step`; what of both is known now, of a step before perhaps."""
@@ -119,11 +128,26 @@ class StepValues:
         step = self._record.last_step
         if step is None or self._record.was_unhealthy:
             return None if step is None else False
-        if step in self.skips:
+        if step in self.skips or self._is_scaled(step):
             return True
         told = [value for each in (self.loss, self.grad_norm) if (value := each.newest(step)) is not None]
         return all(map(math.isfinite, told)) if told else None
 
-    def _not_finite(self, step: int, *, loss: Odd = Odd.FINITE, grad_norm: Odd = Odd.FINITE) -> None:
-        if step not in self.skips:
-            self._record.not_finite(step, loss=loss, grad_norm=grad_norm)
+    def _not_finite(self, name: str, step: int, value: float) -> None:
+        if step in self.skips or self._is_usual(name, step):
+            return
+        if name == "loss":
+            self._record.not_finite(step, loss=odd(value))
+        else:
+            self._record.not_finite(step, grad_norm=odd(value))
+
+    def _is_scaled(self, step: int) -> bool:
+        """Whether a gradient scaler left `step` out."""
+        return any(each == step and is_left_out() for each, is_left_out in self._scaled)
+
+    def _is_usual(self, name: str, step: int) -> bool:
+        """Whether a value of `step` that is not finite is a scaler's overflow. A loss is that not for long."""
+        last, count = self._in_a_row[name]
+        self._in_a_row[name] = step, (count + 1 if step == last + 1 else 1)
+        limit = SCALED_IN_A_ROW if name == "grad_norm" else SKIPS_IN_A_ROW
+        return self._in_a_row[name][1] < limit and self._is_scaled(step)

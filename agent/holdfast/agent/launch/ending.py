@@ -1,7 +1,8 @@
 """How a worker ended: the Python exception in what it wrote last, its pod's memory limit, its last step.
 
 A traceback from a training script runs through Holdfast, runpy and torch; what its author can change are the
-frames of their own files. The others are left out, unless there are no own ones.
+frames of their own files. Of what lies below those, two frames are shown with whose they are: the one that raised,
+and the last one of Holdfast's. All others are left out, unless there are no own ones.
 """
 
 import contextlib
@@ -13,7 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from holdfast.api.rankrecord import SEQUENCE, STEP_SEQUENCE_OFFSET, UNKNOWN_INT, check_header, unpack_step
-from holdfast.api.stacks import is_own
+from holdfast.api.stacks import is_own, owner_of
 
 _HEADER = "Traceback (most recent call last):"
 _CHAINED = (
@@ -34,6 +35,12 @@ _GROUP = "Exception Group Traceback (most recent call last):"
 _MARGIN = re.compile(r"^ *[|+] ?(?=\S|  )")
 # What follows the exception's line and is no part of its message: another program's log line, an empty line.
 _AFTERWARDS = re.compile(r"^(?:\[|\+?-+(?: \d+ -+)?$|\d{4}-|Exception ignored|Traceback|$)")
+_US = "Holdfast"
+# What no data and no machine raise by themselves. KeyError and ValueError come of state that does not fit as well.
+_MISTAKE = re.compile(
+    r"(?:TypeError|AttributeError|NameError|UnboundLocalError|IndexError|AssertionError|ZeroDivisionError)\b"
+)
+_LOADER = re.compile(r"/torch/utils/data/")
 _MESSAGE_LINES_MAX = 6
 _TRACE_BYTES = 8
 _TEXT_CHARACTERS_MAX = 16 << 10
@@ -47,7 +54,8 @@ NO_LIMIT_BYTES = 1 << 60  # a group of the first version without a limit says th
 @dataclass(frozen=True, slots=True)
 class Raised:
     """`exception` is its type and message in one line, `place` the innermost of the user's own lines ("train.py:41
-    in step", empty when there is none), `text` the traceback to show. `trace` is equal for exceptions of one class
+    in step", empty when there is none), and before it that of Holdfast's where the fault is Holdfast's own. `text`
+    is the traceback to show. `trace` is equal for exceptions of one class
     that came through the same lines, whatever their message, which may name a rank or a port.
     """
 
@@ -67,6 +75,10 @@ class _Frame:
     @property
     def is_own(self) -> bool:
         return is_own(self.file)
+
+    @property
+    def owner(self) -> str:
+        return owner_of(self.file)
 
     @property
     def place(self) -> str:
@@ -98,11 +110,50 @@ def raised_in(output: str) -> Raised | None:
     for block in chain:
         if shown:
             shown += ["", lines[block.begin - 2].strip(), ""]
-        own = [frame for frame in block.frames if frame.is_own] or block.frames
-        shown += [_HEADER] * block.header + [line for frame in own for line in frame.lines] + block.message
+        shown += [_HEADER] * block.header + _shown(block) + block.message
     place = next((frame.place for frame in reversed(last.frames) if frame.is_own), "")
+    fault = _own_fault(last)
+    if fault is not None:
+        called = f", called at {place}" if place else ""
+        place = f"{fault.place}, a fault of Holdfast's own{called}"
     exception, text = last.message[0][:_TEXT_CHARACTERS_MAX], "\n".join(shown)[-_TEXT_CHARACTERS_MAX:]
     return Raised(exception, place, text, _trace(chain))
+
+
+def _shown(block: _Block) -> list[str]:
+    """The lines of the user's own frames, and of what lies below them those that tell whose the fault is."""
+    own = [frame for frame in block.frames if frame.is_own]
+    if not own:
+        return [line for frame in block.frames for line in frame.lines]
+    lines = [line for frame in own for line in frame.lines]
+    below, fault = _below(block), _own_fault(block)
+    if not below or below[-1].file.startswith("<"):
+        return lines
+    ours = next((frame for frame in reversed(below) if frame.owner == _US), None)
+    if ours is not None and ours is not below[-1]:
+        lines += [f"  ... called by {_US}:", *ours.lines]
+    said = f"raised in {below[-1].owner}" + (f", a fault of {_US}'s own" if fault is not None else "")
+    return [*lines, f"  ... {said}:", *below[-1].lines]
+
+
+def _below(block: _Block) -> list[_Frame]:
+    """The frames that the user's innermost one called."""
+    last = max((at for at, frame in enumerate(block.frames) if frame.is_own), default=-1)
+    return block.frames[last + 1 :]
+
+
+def _own_fault(block: _Block) -> _Frame | None:
+    """The line of Holdfast's that made the mistake: the innermost, where what was raised is a mistake in a program
+    and no word of Holdfast's to the script, and nothing that the script had given was called there. None: it is
+    not known to be Holdfast's. What a loader raises is of its data.
+    """
+    below = _below(block)
+    at = max((at for at, frame in enumerate(below) if frame.owner == _US), default=None)
+    if at is None or not _MISTAKE.match(block.message[0]):
+        return None
+    inner = below[at + 1 :]
+    is_told = all(frame.owner in ("Python", "torch") and not _LOADER.search(frame.file) for frame in inner)
+    return below[at] if is_told else None
 
 
 def _trace(chain: Sequence[_Block]) -> str:

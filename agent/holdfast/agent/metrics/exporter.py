@@ -314,4 +314,7 @@ def _parts(work: StepWork | None) -> Iterator[tuple[str, float]]:
     yield "paused", paused_s
     if work.waited_s is not None:
         yield "waiting", waiting_s
-    yield "training", max(0.0, work.wall_s - work.data_s - paused_s - waiting_s)
+    trained_s = max(0.0, work.wall_s - work.data_s - paused_s - waiting_s)
+    own_s = min(trained_s, work.own_s)  # without what it waited in there
+    yield "own", own_s
+    yield "training", trained_s - own_s

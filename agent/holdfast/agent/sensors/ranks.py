@@ -405,6 +405,7 @@ def _work_of(zone: WorkZone, stopped_s: float) -> StepWork:
         tokens=_known(zone.tokens),
         longest=_known(zone.longest),
         workers=_known(zone.workers),
+        own_s=zone.own_ns / _NANOSECONDS,
     )
 
 

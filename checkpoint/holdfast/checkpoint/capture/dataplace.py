@@ -19,7 +19,8 @@ from holdfast.checkpoint.capture.cursor import Cursor, cursor_of
 
 _LOG = logging.getLogger(__name__)
 
-_GENERATOR: Final = "generator."
+LOADERS: Final = "generator."
+"""Sources of a pass that begin so are the generators that its loader was given."""
 _COUNTERS: Final = ("epoch", "iteration")  # of samplers and datasets; of Accelerate's loaders
 
 
@@ -283,7 +284,7 @@ def _length_of(data: object) -> int | None:
         return None
     try:
         return len(data) if isinstance(data, Sized) else None
-    except TypeError:  # of a loader, where its sampler has no length
+    except Exception:  # of a loader, where its sampler has no length; others raise what they like
         return None
 
 
@@ -306,7 +307,7 @@ def _generators_of(data: object) -> dict[str, torch.Generator]:
         generator = getattr(part, "generator", None)
         if isinstance(generator, torch.Generator) and not any(generator is each for each in found):
             found.append(generator)
-    return {f"{_GENERATOR}{place}": each for place, each in enumerate(found)}
+    return {f"{LOADERS}{place}": each for place, each in enumerate(found)}
 
 
 def _generators_now(data: object) -> dict[str, torch.Tensor]:

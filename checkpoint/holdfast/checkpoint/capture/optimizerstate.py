@@ -91,7 +91,7 @@ def state_of(model: Module, optimizer: Optimizer) -> dict[str, Any]:
     names = list(parameters_of(model, optimizer))
     by_number = dict(zip(_numbers(whole[GROUPS]), names, strict=True))
     state = {by_number.get(key, key): value for key, value in whole.pop(STATE, {}).items()}
-    state = {key: value for key, value in state.items() if value or not isinstance(value, Mapping)}
+    state = {key: value for key, value in state.items() if not isinstance(value, Mapping) or len(value)}
     if state:
         whole[STATE] = state
     members = iter(names)

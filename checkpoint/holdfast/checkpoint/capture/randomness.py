@@ -39,6 +39,11 @@ def capture() -> dict[str, torch.Tensor]:
     return state
 
 
+def generator_of(source: str) -> str:
+    """Of which generator a source is: Python's and NumPy's have two each."""
+    return {PYTHON_GAUSS: PYTHON, NUMPY_GAUSS: NUMPY}.get(source, source)
+
+
 def _integers(numbers: Iterable[int]) -> torch.Tensor:
     """`torch.tensor` takes most of a millisecond for as many as there are."""
     return torch.frombuffer(array("q", numbers), dtype=torch.int64)

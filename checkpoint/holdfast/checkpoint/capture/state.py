@@ -35,6 +35,7 @@ from holdfast.checkpoint.format.nested import Flat, flatten
 from holdfast.checkpoint.format.wrappers import unwrapped
 
 SCHEDULER, SCALER, KEYS = "scheduler", "scaler", "keys"
+_GENERATOR: Final = re.compile(r"random\.(?:pass\.)?rank-(\d+)\.(.+)")
 _OBJECT: Final = re.compile(rf"{SCHEDULER}|{SCALER}|{KEYS}|{loopplace.NAME}|(data|equivalence)\.rank-\d+")
 
 
@@ -59,6 +60,23 @@ def random_prefix(rank: int) -> str:
 
 def begun_prefix(rank: int) -> str:
     return f"random.pass.rank-{rank:05d}."
+
+
+@dataclass(frozen=True, slots=True)
+class Generator:
+    """One of a rank's generators of random numbers. Several tensors hold its state, now and as a pass began."""
+
+    rank: int
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.source} of rank {self.rank}"
+
+
+def generator_of(name: str) -> Generator | None:
+    """Whose state is saved under `name`; None: it is no state of a generator."""
+    found = _GENERATOR.fullmatch(name)
+    return None if found is None else Generator(int(found[1]), randomness.generator_of(found[2]))
 
 
 @dataclass(frozen=True, slots=True)

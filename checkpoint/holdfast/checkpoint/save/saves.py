@@ -47,25 +47,26 @@ class SavePolicy:
         self._every_steps = every_steps
         self._steps = 0
 
-    def completed(self, *, step: int, batches: int) -> None:
-        """The loop has completed `step`: keep what is due. All ranks alike."""
+    def completed(self, *, step: int, batches: int) -> bool:
+        """The loop has completed `step`: keep what is due. Whether anything was. All ranks alike."""
         self._steps += 1
         if self._save is not None:
             wanted = self._run.save_due(step)
             if wanted is not None or any(step % each == 0 for each in self._every_steps):
                 # What is captured for the storage is a snapshot in memory as well, and the ranks agree on both.
                 self._save.begin(step=step, batches=batches, wanted=wanted)
-                return
+                return True
         if self._memory is None:
-            return
-        if self._steps in (1, SETTLED_AFTER):
+            return False
+        if is_first := self._steps in (1, SETTLED_AFTER):
             self._run.phase(Phase.CHECKPOINT)
             if self._save is not None:
                 self._save.wait()  # Nothing else is said among the ranks meanwhile.
             self._capture.agree(step=step)
-        if self._memory.schedule.is_due(step):
+        if is_due := self._memory.schedule.is_due(step):
             self._run.phase(Phase.CHECKPOINT)
             self._capture.remember(step=step, batches=batches)
+        return is_first or is_due
 
 
 class Lived:

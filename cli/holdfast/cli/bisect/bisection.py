@@ -13,7 +13,14 @@ from typing import Final
 
 from holdfast.api.rehearsal import Kind, Rehearsal
 from holdfast.api.runhistory import StoredHistory
-from holdfast.cli.bisect.difference import Difference, Stage, earliest, first_difference, with_operation
+from holdfast.cli.bisect.difference import (
+    Difference,
+    Stage,
+    are_drawn_from,
+    earliest,
+    first_difference,
+    with_operation,
+)
 from holdfast.cli.bisect.program import Program
 from holdfast.cli.bisect.rehearsals import Traces
 
@@ -62,7 +69,9 @@ class Bisected:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The two programs, where what they begin from was copied to, and which steps are asked about."""
+    """The two programs, where what they begin from was copied to, and which steps are asked about. `recorded` is
+    the first step of which the two recorded something else, or saved something else; None: there is none.
+    """
 
     a: Program
     b: Program
@@ -70,6 +79,7 @@ class Question:
     began: int
     last: int
     scratch: Path
+    recorded: int | None = None
 
 
 def bisect(question: Question, histories: tuple[StoredHistory, StoredHistory], rehearse: Rehearse) -> Bisected:
@@ -84,7 +94,7 @@ def bisect(question: Question, histories: tuple[StoredHistory, StoredHistory], r
     )
     if found is None:
         reached = max((step for each in traces for step, _ in each.told(Kind.PARAMETER)), default=question.began)
-        return _alike(replace(question, last=reached), departures, first_recorded(*histories))
+        return _alike(replace(question, last=reached), departures)
     chance = _chance(question, wanted, traces, histories, rehearse)
     if chance is not None:
         name, own = chance
@@ -124,28 +134,28 @@ def _chance(
 
 def _between(a: Traces, b: Traces) -> Difference | None:
     ranks = min(a.ranks, b.ranks)
-    return earliest(first_difference(a.of(rank), b.of(rank), rank) for rank in range(ranks))
-
-
-def first_recorded(a: StoredHistory, b: StoredHistory) -> int | None:
-    """The first step of which the two recorded something else; None: there is none."""
-    losses = (step for step, loss in a.losses.items() if step in b.losses and b.losses[step].hex() != loss.hex())
-    prints = (
-        step
-        for step, groups in a.fingerprints.items()
-        if any(groups[name] != value for name, value in b.fingerprints.get(step, {}).items() if name in groups)
-    )
-    return min((*losses, *prints), default=None)
-
-
-def _alike(question: Question, departures: tuple[Departure, ...], recorded: int | None) -> Bisected:
-    cause = Cause.RECORD if departures else Cause.NONE
-    if not departures and recorded is not None and recorded > question.last:
-        says = (
-            f"alike up to step {question.last}; as recorded they differ at step {recorded}: say --steps with more"
+    return earliest(
+        first_difference(
+            a.of(rank), b.of(rank), rank, drawn=are_drawn_from(a.of(rank)) or are_drawn_from(b.of(rank))
         )
-        return Bisected(Cause.UNREACHED, question.began, question.last, None, departures, says)
-    if len(departures) == 1:
+        for rank in range(ranks)
+    )
+
+
+def _alike(question: Question, departures: tuple[Departure, ...]) -> Bisected:
+    recorded, last = question.recorded, question.last
+    cause = Cause.RECORD if departures or (recorded is not None and recorded <= last) else Cause.NONE
+    others = [each for each in (question.a, question.b) if each.others]
+    if cause is Cause.NONE and recorded is not None:
+        cause = Cause.UNREACHED
+        says = f"alike up to step {last}; as recorded they differ at step {recorded}: say --steps with more"
+    elif cause is Cause.NONE:
+        says = f"trained again both give the same, up to step {last}, and so they recorded it"
+    elif others:
+        says = "trained again both give the same, but not with the code that was recorded: " + "; ".join(
+            f"{', '.join(each.others[:_SHOWN])} of {each.name} is another in {each.directory}" for each in others
+        )
+    elif len(departures) == 1:
         (only,) = departures
         other = "B" if only.name == "A" else "A"
         says = (
@@ -155,8 +165,8 @@ def _alike(question: Question, departures: tuple[Departure, ...], recorded: int 
     elif departures:
         says = "trained again both give the same, and neither what it recorded: this machine does not repeat them"
     else:
-        says = f"trained again both give the same, up to step {question.last}, and so they recorded it"
-    return Bisected(cause, question.began, question.last, None, departures, says)
+        says = f"trained again both give the same, and what they recorded or saved differs at step {recorded}"
+    return Bisected(cause, question.began, last, None, departures, says)
 
 
 def departure(name: str, trace: Traces, history: StoredHistory) -> Departure | None:

@@ -51,8 +51,17 @@ class Difference:
         return Look(self.step, self.module, self.call)
 
 
-def first_difference(a: Iterable[Seen], b: Iterable[Seen], rank: int = 0) -> Difference | None:
-    """None where both saw the same. What one of them could not read is passed over."""
+def are_drawn_from(seen: Iterable[Seen]) -> bool:
+    """Whether the generators of random numbers change within the steps."""
+    return len({each.gave for each in seen if each.kind is Kind.RANDOM}) > 1
+
+
+def first_difference(
+    a: Iterable[Seen], b: Iterable[Seen], rank: int = 0, *, drawn: bool = True
+) -> Difference | None:
+    """None where both saw the same. What one of them could not read is passed over, and so are the generators of
+    random numbers where neither draws from them (`drawn`).
+    """
     stack: list[tuple[str, int]] = []  # the calls that are under way
     before: str | None = None  # the module that returned last
     pairs = zip_longest(_main(a), _main(b))
@@ -62,7 +71,8 @@ def first_difference(a: Iterable[Seen], b: Iterable[Seen], rank: int = 0) -> Dif
             assert there is not None
             which = "A" if theirs is None else "B"
             return Difference(there.step, rank, Stage.ENDED, f"{which} alone goes on from here")
-        if not _differ(ours, theirs):
+        is_idle = not drawn and ours.kind is theirs.kind is Kind.RANDOM
+        if is_idle or not _differ(ours, theirs):
             if ours.kind is Kind.ENTER:
                 stack.append((ours.name, ours.call))
             elif ours.kind is Kind.LEAVE:

@@ -3,6 +3,8 @@
 Code is taken from where the run had it, as long as the files there are still those that it ran, and the work tree
 is at the same commit with the same diff; without a commit the files of the script's folder are all that is known.
 Else, the commit and the diff are laid out in a folder of their own; nothing is written to the work tree.
+
+Where the code is somewhere else than where it ran, the recorded paths of it are read as paths in the new place.
 """
 
 import hashlib
@@ -12,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,18 +28,22 @@ _GIT_PATIENCE_S: Final = 120.0
 RANKS_MAX: Final = 8
 """More are started only when somebody says so: this is one machine."""
 _OF_THE_MACHINE: Final = ("CUDA_VISIBLE_DEVICES",)
+_NAMES_SHOWN: Final = 4
 _KEPT: Final = ("HOLDFAST_CHECKPOINT_KEY_FILE",)
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is started, for each of `ranks` ranks. `name` is A or B."""
+    """What is started, for each of `ranks` ranks. `name` is A or B. `others` are the files of the code that are
+    not as they were recorded.
+    """
 
     name: str
     command: tuple[str, ...]
     directory: Path
     environment: Mapping[str, str]
     ranks: int
+    others: tuple[str, ...] = ()
 
 
 class NotThere(HoldfastError):
@@ -64,15 +70,20 @@ def program_of(
         raise InvalidInput(Problem(field=f"command of {name}", value=" ".join(words), fix=fix))
     if not command and shutil.which(words[0]) is None:
         words[0] = sys.executable
-    place = directory
-    if place is None:
+    others: tuple[str, ...] = ()
+    if directory is None:
         place, words = _where(name, manifest.code, words, scratch)
+    elif command or not manifest.code.directory:
+        place = directory.absolute()
+    else:
+        place, words, others = _elsewhere(name, manifest.code, words, directory.absolute())
     if not place.is_dir():
         fix = f"say with --{name.lower()}-directory where it is to be started"
         raise InvalidInput(Problem(field=f"directory of {name}", value=str(place), fix=fix))
-    return Program(
-        name, tuple(words), place, _environment(manifest, os.environ), ranks or _recorded_ranks(name, manifest)
-    )
+    if command:
+        others = tuple(_named_others(manifest.code, place, words))
+    environment = _environment(manifest, os.environ)
+    return Program(name, tuple(words), place, environment, ranks or _recorded_ranks(name, manifest), others)
 
 
 def _recorded_ranks(name: str, manifest: RunManifest) -> int:
@@ -103,14 +114,56 @@ def _environment(manifest: RunManifest, around: Mapping[str, str]) -> dict[str, 
 
 def is_as_recorded(code: Code, directory: Path) -> bool:
     """Whether every file that the run had of its own is in `directory` as it was."""
+    return bool(code.files) and not any(True for _ in _others(code, directory))
+
+
+def _others(code: Code, directory: Path) -> Iterator[str]:
+    """The files of the run that are not in `directory`, or not as they were."""
     for name, wanted in code.files.items():
         try:
             found = hashlib.sha256((directory / name).read_bytes()).hexdigest()
         except OSError:
-            return False
+            found = ""
         if found != wanted:
-            return False
-    return bool(code.files)
+            yield name
+
+
+def _elsewhere(name: str, code: Code, words: list[str], said: Path) -> tuple[Path, list[str], tuple[str, ...]]:
+    """Where to start what somebody says is in `said`: the folder that stands there for the recorded directory, the
+    words with their paths in it, and the files that are not as they were recorded. `said` may be a copy of that
+    directory, of its work tree, or of the script's folder. Raises InvalidInput when it is none.
+    """
+    directory = Path(code.directory)
+    paths = {os.path.normpath(directory / each): wanted for each, wanted in code.files.items()}
+    originals = [directory, Path(code.root or directory)]
+    if paths:
+        originals.append(Path(os.path.commonpath([os.path.dirname(path) for path in paths])))
+    found = []
+    for original in originals:
+        moved = Code(files={_below(original, path): wanted for path, wanted in paths.items()})
+        if all((said / each).is_file() for each in moved.files):
+            found.append((original, tuple(_others(moved, said))))
+    if not found:
+        fix = (
+            f"{', '.join([*code.files][:_NAMES_SHOWN])} is not in it: name a copy of the folder it was started in"
+        )
+        raise InvalidInput(Problem(field=f"directory of {name}", value=str(said), fix=fix))
+    original, others = min(found, key=lambda each: len(each[1]))
+    place = said / directory.relative_to(original) if directory.is_relative_to(original) else said
+    return place, [_moved(word, original, said, directory) for word in words], others
+
+
+def _named_others(code: Code, place: Path, words: Sequence[str]) -> Iterator[str]:
+    """Of a command that somebody said: the files that it names, and that are not as they were recorded."""
+    for name, wanted in code.files.items():
+        for word in words:
+            path = place / word
+            if path.name == Path(name).name:
+                yield from _others(Code(files={path.name: wanted}), path.parent)
+
+
+def _below(original: Path, path: str) -> str:
+    return os.path.relpath(path, original)
 
 
 def _is_tree_as_recorded(code: Code) -> bool:
@@ -145,15 +198,20 @@ def _where(name: str, code: Code, words: list[str], scratch: Path) -> tuple[Path
             field=f"code of {name}", value=code.commit, fix=f"{fix}: files are not tracked, or differ"
         )
         raise InvalidInput(problem)
-    return place, [_moved(word, original, root) for word in words]
+    return place, [_moved(word, original, root, directory) for word in words]
 
 
-def _moved(word: str, original: Path, root: Path) -> str:
-    """A path into the work tree, as the one into what was laid out, where that has it."""
-    path = Path(word)
-    if path.is_absolute() and path.is_relative_to(original):
-        there = root / path.relative_to(original)
-        return str(there) if there.exists() else word
+def _moved(word: str, original: Path, copy: Path, directory: Path) -> str:
+    """A path into `original`, as the one into `copy`, where that has it; also as the value of an option. A
+    relative one stays what it is where the program is started at the same place in the copy.
+    """
+    option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
+    path = Path(value)
+    if not value or not (path.is_absolute() or not directory.is_relative_to(original)):
+        return word
+    for each in (Path(os.path.normpath(directory / path)), (directory / path).resolve()):
+        if each.is_relative_to(original) and (there := copy / each.relative_to(original)).exists():
+            return f"{option}{equals}{there}"
     return word
 
 

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 _NAMES_SHOWN = 8
 _VALUE_CHARACTERS = 60
 _STEPS_MAX = 200
+_USE = {  # by `runs.content.Drawn`
+    "drawn from": "drawn from: seed it, for two runs to be alike",
+    "not drawn from": "neither run draws from it",
+    "unknown": "whether one draws from it cannot be told: each has saved one state of it",
+}
 Shown = Mapping[str, Any]
 
 
@@ -105,6 +110,10 @@ def _states_shown(states: "States") -> dict[str, Any]:
         "equal": states.equal,
         "differs": states.differs,
         "names": list(states.names),
+        "generators": [
+            {"generator": str(each.generator), "step": each.step, "drawn": each.drawn.value}
+            for each in states.generators
+        ],
     }
 
 
@@ -143,12 +152,26 @@ def _answers(shown: Shown) -> list[tuple[str, str]]:
     else:
         common = states["common"]
         content = f"none of {len(common)}" if common else "unknown: no step is in both"
+    notes = [("generators differ", _generators_text(states["generators"]))] if states["generators"] else []
     return [
         (f"losses differ by more than {shown['tolerance']:g}", numbers("loss")),
         ("losses differ in a bit", numbers("lossBits")),
         ("fingerprints differ", groups),
         ("checkpoints differ", content),
+        *notes,
     ]
+
+
+def _generators_text(generators: Sequence[Shown]) -> str:
+    """By what is known of their use; only of those that are used does the state count."""
+    kinds = {
+        each["drawn"]: [other for other in generators if other["drawn"] == each["drawn"]] for each in generators
+    }
+    return "; ".join(
+        f"{_names([each['generator'] for each in group])}, from step {min(each['step'] for each in group)} on"
+        f" ({_USE[drawn]})"
+        for drawn, group in kinds.items()
+    )
 
 
 @click.command()
@@ -229,7 +252,10 @@ def bisect(
         )
         for each in (first, second):
             remark(f"{each.name} is started in {each.directory}: {shlex.join(each.command)}")
-        question = Question(first, second, str(copied), began, last, folder)
+            if each.others:
+                remark(f"{each.name} is started with other code than it ran: {_names(each.others)}")
+        parts = [step for step in (apart.first_step, states.differs) if step is not None]
+        question = Question(first, second, str(copied), began, last, folder, min(parts, default=None))
         found = search(
             question, (ours.history, theirs.history), lambda runs: rehearse(runs, timeout_s, together=together)
         )

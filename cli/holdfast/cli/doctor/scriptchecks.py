@@ -29,6 +29,13 @@ _LAUNCHERS: Final = (
     "deepspeed ",
 )
 _SAVES: Final = ("torch.save", "torch.distributed.checkpoint.save", "torch.distributed.checkpoint.async_save")
+_CHECKPOINTERS: Final = ("holdfast.checkpoint.Checkpointer", "holdfast.checkpoint.checkpointer.Checkpointer")
+_SCALERS: Final = (
+    "torch.amp.GradScaler",
+    "torch.cuda.amp.GradScaler",
+    "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler",
+)
+_OTHER_SCALERS: Final = ("apex.amp.initialize", "apex.amp.scale_loss", "apex.fp16_utils.FP16_Optimizer")
 _LOADS: Final = ("torch.load", "torch.distributed.checkpoint.load", ".load_checkpoint", ".load_state")
 
 
@@ -114,6 +121,7 @@ def examine_script(script: Script) -> tuple[Finding, ...]:
         _world,
         _resuming,
         _saving,
+        _scaling,
         _devices,
     )
     return (*refused, *(finding for check in checks for finding in check(script, framework)))
@@ -237,6 +245,24 @@ def _saving(script: Script, framework: Framework) -> Iterator[Finding]:
         own = "Checkpointer(run, model=..., optimizer=..., every_steps=...)"
         fix = own if framework is LOOP else "the line above saves as well, as often as it is told"
         yield Finding(Level.WARN, "checkpoints", says, fix)
+
+
+def _scaling(script: Script, framework: Framework) -> Iterator[Finding]:
+    """A gradient scaler whose state is not saved, or whose steps left out nobody knows of."""
+    if framework is not LOOP or not script.imports_from("holdfast"):
+        return
+    made = script.called(*_SCALERS)
+    if made and not any("scaler" in call.words for call in script.called(*_CHECKPOINTERS)):
+        says = f"{made[0].name}() at {made[0].place} is not given to the Checkpointer: it finds its scale anew"
+        yield Finding(Level.WARN, "scaler", says, "Checkpointer(..., scaler=scaler)")
+    told = any("skipped" in call.words for call in script.called(".step"))
+    for call in script.called(*_OTHER_SCALERS):
+        if not told:
+            says = f"{call.name}() at {call.place} leaves steps out unseen: their infinite norms count as faults"
+            yield Finding(
+                Level.WARN, "scaler", says, "run.step(..., skipped=True) for each step that it leaves out"
+            )
+            return
 
 
 def _devices(script: Script, framework: Framework) -> Iterator[Finding]:

@@ -159,7 +159,7 @@ class HoldfastCallback(Callback):
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         fit = self._here()
         fit.run.phase(Phase.OPTIMIZER)
-        norm = total_norm(trainer.model or pl_module, parameters_of(optimizer))
+        norm = total_norm(pl_module if trainer.model is None else trainer.model, parameters_of(optimizer))
         is_scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
         if not pl_module.automatic_optimization:
             fit.add_norm(norm, is_scaled=is_scaled)
@@ -187,6 +187,7 @@ class HoldfastCallback(Callback):
         before, fit.step = fit.step, step
         fit.run.step(step, loss=fit.loss, grad_norm=fit.grad_norm, tokens=fit.tokens)
         fit.loss, fit.grad_norm, fit.tokens = None, None, 0
+        fit.run.phase(Phase.DATA)  # the Trainer's loader is asked without a word
         if fit.checkpoints is None:
             return
         wanted = fit.run.save_due(step)

@@ -17,6 +17,7 @@ from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.groups import as_of_now, fell_with_others, is_being_formed, within_groups
 from holdfast.watchdog.brain.history import (
     KEPT_WENT_BACK,
+    comes_again,
     concerns,
     is_of_replicas,
     rewound,
@@ -289,6 +290,11 @@ def _being_healed(state: JobState, finding: Finding) -> Incident | None:
     return same_fault(state, finding) or next(alike, None)
 
 
+def _of_values(state: JobState) -> set[str]:
+    """The incidents of values that were not finite."""
+    return {each.id for each in state.incidents if each.kind is FindingKind.NON_FINITE}
+
+
 def _noted(
     state: JobState, finding: Finding, decision: Decision, now: float
 ) -> tuple[JobState, Incident, tuple[Effect, ...]]:
@@ -314,7 +320,10 @@ def _noted(
     if may_loop(finding, decision) and not fell_with_others(state, finding):
         failures = (*failures, failure_of(state, finding, now))
     suspicions = remembered(state, now)
-    if not finding.innocent:
+    if comes_again(state, finding):
+        # Nor is it held against the node that it was found on first.
+        suspicions = tuple(each for each in suspicions if each.incident not in _of_values(state))
+    elif not finding.innocent:
         # The fault is held against the nodes of workers that died with the first one too.
         named = (finding.subject, *(finding.also if finding.kind is FindingKind.PROCESS_EXIT else ()))
         by_node = {each.node: each for each in reversed(named) if each.node is not None}

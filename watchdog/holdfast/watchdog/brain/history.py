@@ -386,6 +386,17 @@ def no_help(state: JobState, finding: Finding, now: float) -> str | None:
     return None
 
 
+def comes_again(state: JobState, finding: Finding) -> bool:
+    """Whether a value was not finite at this very step before, and the job went back for it: the same batch gave
+    it twice.
+    """
+    return (
+        finding.kind is FindingKind.NON_FINITE
+        and not finding.skipped
+        and any(each.kind is finding.kind and each.step == finding.step for each in state.went_back)
+    )
+
+
 def concerns(state: JobState, finding: Finding, running: Round) -> bool:
     """Whether a fault of a round that is over is in the history that the newest one goes on with.
 

@@ -17,9 +17,9 @@ from holdfast.api.policy import Policy, XidAction
 from holdfast.api.round import Entry, Reentry
 from holdfast.watchdog.brain.crashloop import crash_loop, has_been_tried, is_first_rank_alone
 from holdfast.watchdog.brain.groups import is_in_groups
-from holdfast.watchdog.brain.history import is_disputed, is_of_replicas, no_help
+from holdfast.watchdog.brain.history import comes_again, is_disputed, is_of_replicas, no_help
 from holdfast.watchdog.brain.repetition import elsewhere, repeated, strikes
-from holdfast.watchdog.brain.rewinds import known_checkpoints
+from holdfast.watchdog.brain.rewinds import known_checkpoints, target
 from holdfast.watchdog.brain.rounds import legal_size
 from holdfast.watchdog.brain.state import Failure, JobState
 from holdfast.watchdog.detectors.device_vote import MEMORY_CHANGE
@@ -278,10 +278,23 @@ def _corruption(state: JobState, policy: Policy, finding: Finding, now: float) -
 def _non_finite(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
     at = f"{finding.cause} at step {finding.step}"
     if (why := no_help(state, finding, now)) is not None:
+        why += _of_the_batch(state, finding) if comes_again(state, finding) else ""
         return Decision(Rung.PAGE, f"{at}: {why}", guards=("going back: no progress since the last time",))
     return Decision(
         Rung.REWIND, f"{at}: all go back to the newest checkpoint that was healthy before it", rewinds=True
     )
+
+
+def _of_the_batch(state: JobState, finding: Finding) -> str:
+    """Which batch it is that gave the value twice, and how to go on without it."""
+    where = target(state, None)
+    whose = "" if finding.subject.rank is None else f" on rank {finding.subject.rank}"
+    says = f"; the batch of step {finding.step}{whose} gives it each time: it is the data's or the script's"
+    if isinstance(where, str) or finding.step is None:
+        return says
+    namespace, _, name = state.job.rpartition("/")
+    job = f"--job {name}" + (f" --namespace {namespace}" if namespace not in ("", "default") else "")
+    return f"{says}. To train without it: holdfast skip-batches {finding.step - where.step} {job}"
 
 
 def _divergence(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:

@@ -31,7 +31,14 @@ from holdfast.watchdog.brain.state import JobState, Recovery, Rewind
 from holdfast.watchdog.brain.step import Answered, Pardon, Reason, Show, Step, TakeProfile, changed, ignore
 from holdfast.watchdog.wording import ranks_in_words
 
-AFTER_FAILURE = (InterventionAction.RETURN, InterventionAction.RESUME, InterventionAction.RESTART)
+AFTER_FAILURE = (
+    InterventionAction.RETURN,
+    InterventionAction.RESUME,
+    InterventionAction.RESTART,
+    InterventionAction.REWIND,
+    InterventionAction.SKIP_BATCHES,
+)
+_AFTER_FAILURE = ", ".join(each.value for each in AFTER_FAILURE)
 
 
 class Refusal(Exception):
@@ -141,7 +148,7 @@ def requested(state: JobState, event: Event, now: float) -> Step:
         if state.phase is JobPhase.SUCCEEDED and request.action not in _after_success(state):
             raise Refusal("the job has finished; only Return is possible")
         if state.phase is JobPhase.FAILED and request.action not in AFTER_FAILURE:
-            raise Refusal(f"the job has failed ({state.reason}); only Return, Resume and Restart are possible")
+            raise Refusal(f"the job has failed ({state.reason}); only {_AFTER_FAILURE} are possible")
         return DOERS[request.action](state, request, now)
     except Refusal as refusal:
         return _answer(state, request, str(refusal), InterventionState.REFUSED)
@@ -238,11 +245,14 @@ def _restart(state: JobState, request: InterventionRequest, now: float) -> Step:
     if state.round is None:
         return _answer(moved(state, Turn.FORMED_ANEW, failures=()), request, f"the job forms anew{says}")
     recovery = Recovery(reason=f"restarted on request{says}: {request.reason}", entry=Entry.RESPAWN)
-    # Who finished the newest round is to train on.
+    return _answer(_started_anew(state, recovery), request, f"every worker starts anew{says}")
+
+
+def _started_anew(state: JobState, recovery: Recovery) -> JobState:
+    """Who finished the newest round is to train on."""
     done = [each for each in state.members if each.finished_round is not None]
     members = state.members.replaced(msgspec.structs.replace(each, finished_round=None) for each in done)
-    after = moved(state, Turn.RESTARTED, failures=(), recovery=recovery, members=members)
-    return _answer(after, request, f"every worker starts anew{says}")
+    return moved(state, Turn.RESTARTED, failures=(), recovery=recovery, members=members)
 
 
 def _resize(state: JobState, request: InterventionRequest, now: float) -> Step:
@@ -308,8 +318,12 @@ def _go_back(state: JobState, request: InterventionRequest, now: float) -> Step:
         # What the job went back for by itself was in the history that is given up: it does not count against this.
         went_back=(),
     )
-    owed = owe(after, Recovery(f"rewound to step {where.step} on request: {request.reason}"))
-    return Step(owed, asked.effects, asked.reason)
+    recovery = Recovery(f"rewound to step {where.step} on request: {request.reason}")
+    if state.phase is JobPhase.FAILED:
+        again = changed(after, has_trained=False)
+        anew = msgspec.structs.replace(recovery, entry=Entry.RESPAWN)
+        return Step(_started_anew(again, anew), asked.effects, asked.reason)
+    return Step(owe(after, recovery), asked.effects, asked.reason)
 
 
 def _checkpoint(state: JobState, request: InterventionRequest, now: float) -> Step:

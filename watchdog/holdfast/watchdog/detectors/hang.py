@@ -70,6 +70,7 @@ _BEFORE_THE_MEETING = (
     Phase.STARTUP,
     Phase.IDLE,
     Phase.CHECKPOINT,
+    Phase.OWN,
     Phase.DATA,
     Phase.FORWARD,
 )

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy
+from holdfast.api.rankrecord import Odd
 from holdfast.api.telemetry import NonFinite, RankSample, SkippedSteps
 from holdfast.watchdog.detectors.detector import ROUNDS, Detector, Finished, Reported, RoundInForce, Sample
 from holdfast.watchdog.wording import ranks_in_words
@@ -26,6 +27,11 @@ LATE_INTERVALS = 1.5
 # A device's values are published a step late; a rank that is this far beyond the fault has none.
 LATE_STEPS = 2
 EVIDENCE_MAX = 16
+# torch's own scaler is known to the trainer, whose steps left out are not told as faults.
+_OVERFLOWS = (
+    "An infinite norm beside a finite loss is what half precision gives where its loss is scaled too much. What "
+    "torch.amp.GradScaler leaves out is known; of another scaler say it: run.step(..., skipped=True)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +164,8 @@ class NonFiniteDetector(Detector):
             error = f"no loss tells of it, but the parameters of {ranks_in_words(there)} are not finite"
         else:
             error = f"no loss is, but the gradient norm of {ranks_in_words(there)} is not finite"
+            if all(seen.told.grad_norm == Odd.INFINITE.word for seen in there.values()):
+                error += f". {_OVERFLOWS}"
         first = sorted(self._first.items(), key=lambda each: (each[1].told.step, each[0]))
         lines = [
             (f"rank {rank}: {_fault_in_words(seen.told)} at step {seen.told.step}", seen.at)

@@ -44,6 +44,7 @@ class Parts(NamedTuple):
     collected: float
     delayed: float
     stopped: float
+    own: float  # 0.0 where it is not known how long of it the rank waited
     busy: float
     tokens: float
     longest: float
@@ -57,6 +58,7 @@ class Excess(NamedTuple):
     collected: float
     delayed: float
     stopped: float
+    own: float
     work: float
     rest: float
 
@@ -71,6 +73,7 @@ SAYS = {
     "collected": "collects garbage",
     "delayed": "is ready without a processor: something else runs on its host, or its CPU limit is low",
     "stopped": "was stopped",
+    "own": "does work of the script's own between its steps, behind run.step",
     "work": "has more to do: more tokens, or longer sequences",
     "rest": "computes",
 }
@@ -80,6 +83,7 @@ CAUSES = {
     "collected": SlowCause.SOFTWARE,
     "delayed": SlowCause.SOFTWARE,
     "stopped": SlowCause.SOFTWARE,
+    "own": SlowCause.SOFTWARE,
     "work": SlowCause.SHAPE,
     "rest": SlowCause.MACHINE,
 }
@@ -102,6 +106,7 @@ def parts(before: StepWork, now: StepWork) -> Parts:
         told(before.collected_s, now.collected_s),
         told(before.delayed_s, now.delayed_s),
         told(before.stopped_s, now.stopped_s),
+        told(before.own_s, now.own_s) if is_told(before) and is_told(now) else 0.0,
         told(busy_s(before), busy_s(now)),
         told(before.tokens, now.tokens),
         told(before.longest, now.longest),
@@ -116,7 +121,7 @@ def of_peers(all_parts: Iterable[Parts]) -> Parts | None:
 
 def excess(mine: Parts, peers: Parts, beyond_s: float) -> Excess:
     """`beyond_s` seconds a step, split by what they are."""
-    split = [max(0.0, mine[part] - peers[part]) for part in range(5)]
+    split = [max(0.0, mine[part] - peers[part]) for part in range(6)]
     told = sum(split)
     if told > beyond_s > 0.0:  # one part may hide in another, as garbage is collected while data is loaded
         split = [each * beyond_s / told for each in split]
@@ -124,14 +129,14 @@ def excess(mine: Parts, peers: Parts, beyond_s: float) -> Excess:
     trained_s = max(0.0, peers.busy - peers.data - peers.checkpoint)
     tokens = mine.tokens / peers.tokens if peers.tokens else 1.0
     longest = (mine.longest / peers.longest) ** POWER_OF_LENGTH if peers.longest else 1.0
-    data, checkpoint, collected, delayed, stopped = split
+    data, checkpoint, collected, delayed, stopped, own = split
     # Who computes longer for having more to do is also longer ready without a processor, and makes more garbage.
     explained = max(0.0, max(tokens, longest) - 1.0) * trained_s
     work = min(rest + delayed + collected, explained)
     of_rest = min(rest, work)
     of_delayed = min(delayed, work - of_rest)
     collected -= work - of_rest - of_delayed
-    return Excess(data, checkpoint, collected, delayed - of_delayed, stopped, work, rest - of_rest)
+    return Excess(data, checkpoint, collected, delayed - of_delayed, stopped, own, work, rest - of_rest)
 
 
 def added(each: Sequence[Excess]) -> Excess:
