@@ -39,6 +39,7 @@ from holdfast.watchdog.brain.incidents import (
 )
 from holdfast.watchdog.brain.ladder import Decision, decide, failure_of, may_loop
 from holdfast.watchdog.brain.linktests import answered
+from holdfast.watchdog.brain.longwork import hung
 from holdfast.watchdog.brain.nodes import advanced, avoid, keep_away, take_back
 from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.plan import missed
@@ -298,7 +299,7 @@ def _noted(
         state, incident, opened = open_incident(state, finding, now)
         effects = (opened,)
         if finding.kind in STANDSTILLS and state.round is not None:  # before the round is ended
-            effects += (TakeStacks(incident.id, state.round, finding.subject.member),)
+            effects += (TakeStacks(incident.id, state.round, finding.subject.member, finding.subject.rank),)
     else:
         state, incident, effects = _joined(state, known, finding, now)
     if finding.kind is FindingKind.NON_FINITE and (vouched := vouch(state)) is not None:
@@ -327,7 +328,7 @@ def _noted(
         suspicions=suspicions[-KEPT_SUSPICIONS:],
         failures=failures[-KEPT_FAILURES:],
     )
-    return after, incident, effects
+    return hung(after, finding, incident), incident, effects
 
 
 def _carry_out(
