@@ -32,7 +32,7 @@ def tokenizer(world: World) -> None:
 
 
 def on_a_loaded_machine(world: World) -> None:
-    world.ranks[1].works = 0.2
+    world.ranks[1].works = 0.05
 
 
 WORKS: list[Callable[[World], None]] = [regular_expression, export, tokenizer, on_a_loaded_machine]
