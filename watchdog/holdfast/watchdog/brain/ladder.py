@@ -401,10 +401,18 @@ def _without_crash_loop(
         # What the script raised says more than that it did so again, and blames nobody.
         meant = None if finding.kind is FindingKind.USER_CODE else loop
         return Decision(Rung.PAGE, no_use, guards=("crash loop",), amounts_to=meant)
-    if not wait_s:
+    if not wait_s or _may_be_chance(state, finding):
         return wanted
     guard = f"back-off: failure {len(history)} without progress"
     return msgspec.structs.replace(wanted, delay_s=max(wait_s, wanted.delay_s), guards=(*wanted.guards, guard))
+
+
+def _may_be_chance(state: JobState, finding: Finding) -> bool:
+    """Whether the finding, of a process that does not run, is the first such one since the job made progress. A
+    script may bring that about by itself, but as a rule does not.
+    """
+    does_not_run = finding.kind is FindingKind.HANG and finding.confidence is Confidence.CERTAIN
+    return does_not_run and all(each.cause != finding.cause for each in state.failures)
 
 
 def _within_restart_budget(state: JobState, policy: Policy, wanted: Decision, now: float) -> Decision:
