@@ -143,11 +143,28 @@ class RunRecorded(msgspec.Struct, frozen=True, tag=True):
     manifest: RunManifest
 
 
-class StacksTaken(msgspec.Struct, frozen=True, tag=True):
-    """Where the ranks stood that an incident is about, before anything was ended: evidence, and no more."""
+class StacksTaken(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Where the ranks stood that an incident is about, before anything was ended.
+
+    `line` is that of the script at which the culprit stood, "" where it is not known; `waits`: in a collective
+    that it had issued there.
+    """
 
     incident: str
     evidence: tuple[Evidence, ...]
+    line: str = ""
+    waits: bool = False
+
+
+class StopEnded(msgspec.Struct, frozen=True, tag=True):
+    """A rank that all others waited for, longer than a step may take, went on by itself after `took_s` seconds.
+    `worked`: the kernel showed its process working.
+    """
+
+    round: int
+    rank: int
+    took_s: float
+    worked: bool
 
 
 class RestoreReported(msgspec.Struct, frozen=True, tag=True):
@@ -301,6 +318,7 @@ Event = (
     | StorageListed
     | RunRecorded
     | StacksTaken
+    | StopEnded
     | RestoreReported
     | RoundProgressed
     | FindingMade

@@ -131,17 +131,19 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     `asks` is what a detector's catalogue or policy asks for, None where the ladder knows by itself. Of a
     MEMBER_LOST whose subject is nobody, `also` are members that were lost at once, for a reason they share. Of a
     CORRUPTION, `step` is where replicas differed and `agreed_step` the last one before at which all were equal
-    (None: none). Of a NON_FINITE, `step` is the first such step, and `skipped` says that all ranks left it out. Of
-    a DIVERGENCE, `step` is the first that may have been too high. Of a STRAGGLER, `slow` says what makes it slow,
-    and `step` is the newest one looked at; it `asks` to be told only (WATCH), or leaves it to the ladder (None).
-    Of DATA, `step` is one whose batch is wrong (None: no batch is).
+    (None: none). Of a HANG, `step` is the last one that the ranks named had completed, where the kernel would run
+    their processes (None: it would not, or they had completed none). Of a NON_FINITE, `step` is the first such
+    step, and `skipped` says that all ranks left it out. Of a DIVERGENCE, `step` is the first that may be too
+    high. Of a STRAGGLER, `slow` says what makes it slow, and `step` is the newest one looked at; it `asks` to be
+    told only (WATCH), or leaves it to the ladder (None). Of DATA, `step` is one whose batch is wrong (None: no
+    batch is).
     `alike` is set when the script failed in a way that another try will not mend, as every rank of the round does
     in one way: it names that way, the same for the same failure in the next round. `trace` is that of the
     exception that the script raised, "" where it ended in another way; `began`: it had shown a sign of training by
     then. When the next try raises again what this one did before any such sign, there is no further one.
     `fix` is what mends a mistake of the script that no further try can, and says that none is of use. Of a
-    MEMBER_LOST, `innocent` says that the node had no part in it. `own_rule` says that only the job's own spec asks
-    for what is done, and neither the catalogues nor the cluster: it is no reason for other jobs.
+    MEMBER_LOST or a HANG, `innocent` says that the node had no part in it. `own_rule` says that only the job's own
+    spec asks for what is done, and neither the catalogues nor the cluster: it is no reason for other jobs.
     `remedy` is what brings the node back, None where kind and cause tell.
     """
 

@@ -72,8 +72,9 @@ class Incident(msgspec.Struct, frozen=True, omit_defaults=True):
     `began_at` is an estimate from the evidence, `detected_at` when the finding was made, `recovered_at` when every
     rank of the new round had completed a new step; of a script that publishes no steps it stays empty.
     `lost_steps` counts steps that were completed before the fault and had to be trained again. `innocent` says
-    that the culprit's node had no part in it: somebody, or its own limit, ended the pod. `own_rule` says that only
-    the job's own spec makes a fault of it. `slowed` is what a STRAGGLER costs, also when the incident is over.
+    that the culprit's node had no part in it: somebody, or its own limit, ended the pod, or it is the script that
+    works on or stands. `own_rule` says that only the job's own spec makes a fault of it. `slowed` is what a
+    STRAGGLER costs, also when the incident is over.
     `known_at` is when the kind and the culprit first stood as they stand now, both at least probable; None while
     they are not, and of an incident of before this was recorded.
     """
@@ -104,7 +105,14 @@ class Incident(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def blamed(self) -> str:
         """Who it was, in words; of a pod that was ended by somebody, that pod and no node."""
+        if self.is_scripts:
+            return f"the script, rank {self.culprit.rank}"
         return f"pod {self.culprit.member}" if self.innocent else str(self.culprit)
+
+    @property
+    def is_scripts(self) -> bool:
+        """Whether it is a hang of what the script does itself."""
+        return self.innocent and self.kind is FindingKind.HANG
 
     @property
     def time_to_detect_s(self) -> float:

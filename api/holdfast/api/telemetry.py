@@ -104,7 +104,8 @@ class RankSample(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     loss or gradient norm that was measured may be NaN or infinite. `nonfinite` and `skipped` tell of the whole
     round, so that one bad step between two samples is not missed.
 
-    `work` is what its steps were made of, and `again` the newest batch that it took twice.
+    `work` is what its steps were made of, and `again` the newest batch that it took twice. `worked_s` is the time
+    of processors that its process used since the training loop last published; told once that is a second ago.
 
     `member` is the pod whose word this is, as the kubelet knows it; empty where the launcher and the agent are of
     one owner. So it is of what ranks say below.
@@ -131,6 +132,7 @@ class RankSample(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     member: Name = ""
     work: StepWork | None = None
     again: BatchAgain | None = None
+    worked_s: Seconds | None = None
 
 
 class Unreadable(msgspec.Struct, frozen=True):

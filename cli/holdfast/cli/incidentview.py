@@ -179,6 +179,8 @@ def confidence_text(incident: Incident) -> str:
         return f"{incident.confidence} that the script raised it; no node is to blame"
     if incident.kind is FindingKind.NOTHING_TO_RESTORE:
         return f"{incident.confidence} that none can be restored; no node is to blame"
+    if incident.is_scripts:
+        return f"{incident.confidence} that it is what the script does; no node is to blame"
     if incident.innocent:
         return f"{incident.confidence} that the pod was ended; node {incident.culprit.node} is not to blame"
     if incident.confidence is not Confidence.UNKNOWN:

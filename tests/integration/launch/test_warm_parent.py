@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,8 @@ from holdfast.agent.launch.forking import (
     Kill,
     Ready,
 )
+from holdfast.agent.sensors.ranks import RankSensor
+from holdfast.api.telemetry import ProcessState
 from holdfast.wire.frame import FrameReader, frame
 
 
@@ -341,3 +344,41 @@ def test_what_a_script_spawns_itself_is_noted_with_its_own_line_while_it_lasts(
     ended = parent.run(tmp_path, script, HOLDFAST_RUN_DIR=str(tmp_path), **ranked)
     assert ended.exit_code == 0, log(tmp_path)
     assert log(tmp_path).splitlines() == ['{"place":"script.py:5 in <module>","processes":1}', "[]"]
+
+
+@pytest.mark.parametrize("what", ["before it does anything", "at its entry", "in its imports"])
+def test_a_worker_that_is_stopped_is_seen_stopped_wherever_that_was(
+    parent: Parent, tmp_path: Path, what: str
+) -> None:
+    ranked = {"RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "HOLDFAST_ROUND": "7", "HOLDFAST_RANK": "3"}
+    folder, sensor = tmp_path / "run", RankSensor(str(tmp_path / "run"))
+    folder.mkdir()
+    script = write(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)")
+    if what == "before it does anything":
+        os.mkfifo(tmp_path / "log")  # whoever opens it waits for a reader
+    if what == "in its imports":
+        write(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", "slow.py")
+        script = write(tmp_path, "import slow")
+    forked = parent.fork(tmp_path, script, **ranked, HOLDFAST_RUN_DIR=str(folder))
+    (rank,) = sensor.read(time.monotonic()).ranks  # at once: nothing of the worker's is waited for
+    assert (rank.pid, rank.rank, rank.round) == (forked.pid, 3, 7)
+    if what == "before it does anything":
+        os.kill(forked.pid, signal.SIGSTOP)
+    while rank.process is not ProcessState.STOPPED:
+        (rank,) = sensor.read(time.monotonic()).ranks
+    parent.tell(Kill(forked.pid))
+    parent.hear()
+    assert sensor.read(time.monotonic()).ranks[0].process is ProcessState.GONE
+    sensor.close()
+
+
+def test_a_run_directory_that_cannot_be_written_costs_the_record_and_not_the_worker(
+    parent: Parent, tmp_path: Path
+) -> None:
+    ranked = {"RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "HOLDFAST_ROUND": "7", "HOLDFAST_RANK": "3"}
+    program = write(tmp_path, "print('it runs')")
+    kind = EntrypointKind.PROGRAM
+    ended = parent.run(
+        tmp_path, sys.executable, program, kind=kind, **ranked, HOLDFAST_RUN_DIR=str(tmp_path / "away")
+    )
+    assert (ended.exit_code, log(tmp_path)) == (0, "it runs\n")

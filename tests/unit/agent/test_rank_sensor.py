@@ -5,13 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from record_writer import SECOND_NS, RecordWriter, step_zone, work_zone
 
-from holdfast.agent.sensors.process import parse_state
+from holdfast.agent.sensors.process import parse_state, parse_worked_s
 from holdfast.agent.sensors.ranks import RankSensor
 from holdfast.api.rankrecord import (
     PULSE_SEQUENCE_OFFSET,
@@ -496,6 +497,45 @@ def test_the_process_that_takes_over_a_record_is_the_one_that_is_watched(
 )
 def test_the_state_is_read_from_behind_whatever_name_the_process_chose(stat: bytes, state: ProcessState) -> None:
     assert parse_state(stat) is state
+
+
+@pytest.mark.parametrize("burns", [True, False], ids=["works", "sleeps"])
+def test_the_time_of_processors_is_told_of_a_rank_that_publishes_nothing(
+    tmp_path: Path, sensor: RankSensor, burns: bool
+) -> None:
+    script = "while True: pass" if burns else "import time; time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-S", "-c", script]) as process:
+        try:
+            writer = RecordWriter(tmp_path)
+            writer.step(step_zone(pid=process.pid))
+            (first,) = sensor.read(NOW).ranks
+            assert first.worked_s == 0.0
+            worked_s = wait_for_work(sensor) if burns else sensor.read(NOW).ranks[0].worked_s
+            assert (worked_s is not None and worked_s > 0.0) is burns
+            writer.step(step_zone(pid=process.pid, published_ns=int((NOW - 0.5) * SECOND_NS)))
+            assert sensor.read(NOW).ranks[0].worked_s is None, "it has just published"
+            assert sensor.read(NOW + 1).ranks[0].worked_s is not None
+        finally:
+            process.kill()
+
+
+def wait_for_work(sensor: RankSensor) -> float | None:
+    while not (worked_s := sensor.read(NOW).ranks[0].worked_s):
+        time.sleep(0.01)
+    return worked_s
+
+
+@pytest.mark.parametrize(
+    ("stat", "worked_s"),
+    [
+        (b"7 (a b) c) R 1 7 7 0 -1 4194304 100 0 0 0 250 50 3 4 20 0 1 0 99 0 0", 300 / os.sysconf("SC_CLK_TCK")),
+        (b"7 (python) R 1 7 7 0 -1 4194304 100 0 0 0 250", None),
+        (b"7 (python) R 1 7 7 0 -1 4194304 100 0 0 0 x y", None),
+        (b"", None),
+    ],
+)
+def test_what_a_process_worked_is_read_of_all_its_threads(stat: bytes, worked_s: float | None) -> None:
+    assert parse_worked_s(stat) == worked_s
 
 
 @pytest.mark.parametrize("odd", [{"step": 2**60}, {"round": -7}, {"tokens": 2**62}, {"rank": 2**30}])

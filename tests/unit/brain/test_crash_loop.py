@@ -1,9 +1,11 @@
 """The same job failing again and again without getting anywhere."""
 
 import pytest
-from story import policy
+from story import policy, running
 
+from holdfast.api.finding import FindingKind
 from holdfast.api.policy import RestartBudget
+from holdfast.api.round import Round
 from holdfast.watchdog.brain.crashloop import BACKOFF_S_MAX, crash_loop
 from holdfast.watchdog.brain.state import Failure
 
@@ -38,3 +40,15 @@ def test_what_was_raised_at_the_same_lines_before_any_step_is_tried_twice() -> N
     first, second, other = (Failure(at=1.0, step=0, cause="KeyError", trace=each) for each in ("ab", "ab", "cd"))
     assert "raised the same twice" in crash_loop((first, second), policy())[1]
     assert crash_loop((first, other), policy())[1] == ""
+
+
+def test_a_successor_that_is_stopped_is_replaced_at_once_and_the_next_one_after_the_back_off() -> None:
+    story = running(3).die(2)
+    number = story.round.number
+    story.find(FindingKind.HANG, 2, cause="the process is stopped").wait(1)
+    assert story.round.number == number + 1
+    story.find(FindingKind.HANG, 3, cause="the process is stopped").wait(5)
+    shown = story.state.desired
+    assert not isinstance(shown, Round) or shown.number == number + 1
+    story.wait(60)
+    assert story.round.number > number + 1

@@ -325,6 +325,16 @@ def test_gpus_of_a_group_that_is_being_formed_are_told_apart_from_those_that_tra
     assert rows[Row.FORMING].gpu_us == pytest.approx(2 * 100e6, rel=0.02)
 
 
+def test_a_group_whose_worker_is_stopped_while_it_is_formed_is_formed_again_at_once_and_then_backs_off() -> None:
+    story = groups(2, restarts=RestartBudget(backoff_s=10.0)).die(4).run_on(51)
+    story.find(FindingKind.HANG, 3, cause="the process is stopped")
+    assert trained(story) == [(2, True), (4, False)]
+    story.run_on(52).find(FindingKind.HANG, 4, cause="the process is stopped")
+    assert trained(story) == [(2, True)]
+    story.wait(11)
+    assert trained(story) == [(2, True), (6, False)]
+
+
 def test_a_group_that_is_ready_does_not_wait_for_another_that_backs_off() -> None:
     story = groups(3).die(6, cause="exit code 1").run_on(51).die(4, cause="exit code 1").run_on(52)
     assert trained(story) == [(2, True), (3, False), (4, False)]

@@ -200,3 +200,10 @@ def test_what_a_worker_wrote_commands_no_terminal(capsys: pytest.CaptureFixture[
     hostile = "cause\t1\x1b]0;mine\x07\x9b2J\r\nénd"
     emit(Format.TABLE, None, table=lambda _: hostile, names=[])
     assert capsys.readouterr().out == "cause\t1\\x1b]0;mine\\x07\\x9b2J\\x0d\nénd\n"
+
+
+def test_a_hang_of_what_the_script_does_blames_no_node() -> None:
+    who = Subject(job="a/b", node="node-1", member="gpt-0", rank=1)
+    text = story(an_incident(kind=FindingKind.HANG, culprit=who, innocent=True))
+    assert "Hang of the script, rank 1" in text
+    assert "that it is what the script does; no node is to blame" in text

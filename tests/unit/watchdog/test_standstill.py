@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.api.stacks import Collective, RankStack
-from holdfast.watchdog.standstill import CHARACTERS_MAX, LINES_MAX, evidence_of, standstill
+from holdfast.watchdog.standstill import CHARACTERS_MAX, LINES_MAX, evidence_of, standstill, stood
 
 LOSS = "train.py:42 in step"
 TOP = "train.py:90 in <module>"
@@ -98,3 +98,20 @@ def test_what_a_rank_says_is_one_plain_line_of_bounded_length() -> None:
     assert found.stacks[0] == "rank 0 of 4: a?]0;mine??ranks 1-9: fine.py:1 in f"
     assert len(found.collectives) == LINES_MAX
     assert all(line.isprintable() and len(line) <= CHARACTERS_MAX for line in (*found.stacks, *found.collectives))
+
+
+@pytest.mark.parametrize(
+    ("told", "at"),
+    [
+        ([waiting(0), away(1, "train.py:9 in export")], ("train.py:9 in export", False)),
+        ([away(0, "train.py:9 in export"), waiting(1)], (LOSS, True)),  # it spins, or sleeps: it waits
+        ([waiting(0, came_to=13), waiting(1)], (LOSS, False)),  # others have passed it
+        ([waiting(0)], ("", False)),
+        ([waiting(0), RankStack(1, 101, missing="it is stopped")], ("", False)),
+    ],
+)
+def test_where_a_rank_stood_in_the_script_and_whether_it_waited_there(
+    told: list[RankStack], at: tuple[str, bool]
+) -> None:
+    assert stood(told, 1) == at
+    assert stood(told, None) == ("", False)

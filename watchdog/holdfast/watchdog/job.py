@@ -21,6 +21,7 @@ from holdfast.api.event import (
 )
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import Forecast, InterventionOutcome, InterventionRequest
+from holdfast.api.longwork import LongWork
 from holdfast.api.round import Round
 from holdfast.api.status import LastSeen
 from holdfast.watchdog.brain.forecast import forecast
@@ -50,6 +51,7 @@ from holdfast.watchdog.detectors.detector import (
     RoundStarted,
     RoundStopped,
     Sample,
+    WorkKnown,
 )
 from holdfast.watchdog.detectors.progress import Progress
 from holdfast.watchdog.journal import lastseen
@@ -391,13 +393,15 @@ class Job:
         effects: list[Effect] = []
         proved: list[Event] = []
         for line in lines:
-            policy = self.state.policy
+            policy, work = self.state.policy, self.state.work
             step = self._apply(line)
             self._log.note(line, step)
             effects.extend(step.effects)
             if self.state.policy != policy:
                 self._watch(now)
             elif self.senses is not None:  # they are to know which round runs
+                if self.state.work is not work:
+                    self.senses.observe(WorkKnown(self.state.work), now)
                 for shown in step.effects:
                     if isinstance(shown, Show):
                         proved.extend(self.senses.observe(_as_sample(shown), now))
@@ -428,7 +432,16 @@ class Job:
             if each.finished_round is not None:
                 finished.append(Finished(each.name, each.finished_round, each.nonfinite))
         shown = [_as_sample(Show(self.state.desired))] if self.state.desired is not None else []
-        for sample in (*there, *self._placed.values(), *self.noted.values(), *shown, *finished, *gone):
+        learned = [WorkKnown(self.state.work)] if self.state.work != LongWork() else []
+        for sample in (
+            *learned,
+            *there,
+            *self._placed.values(),
+            *self.noted.values(),
+            *shown,
+            *finished,
+            *gone,
+        ):
             self.senses.observe(sample, now)
 
     def _refused(self, trouble: str, now: float) -> None:

@@ -41,6 +41,28 @@ def evidence_of(told: Sequence[RankStack], world_size: int, at: float) -> tuple[
     return tuple(Evidence(source, says, at) for source, says in lines)
 
 
+def stood(told: Sequence[RankStack], rank: int | None) -> tuple[str, bool]:
+    """The innermost line of the script at which `rank` stood, "" where it is not known; and whether it waited
+    there, in a collective that it had issued and no rank has passed.
+    """
+    stack = next((each for each in told if each.rank == rank), None)
+    line = "" if stack is None else next(_own_lines(stack), "")
+    if stack is None or not line:
+        return "", False
+    furthest: dict[str, int] = {}
+    for each in told:
+        for one in each.collectives:
+            furthest[one.group] = max(one.sequence, furthest.get(one.group, one.sequence))
+    here = (one for one in stack.collectives if one.place == line and not one.done)
+    waits = any(one.sequence == furthest[one.group] for one in here)
+    return _plain(line), waits
+
+
+def _own_lines(stack: RankStack) -> Iterator[str]:
+    """Those of the user's own, the innermost first."""
+    return (stack.frames[at] for at in stack.own if at < len(stack.frames))
+
+
 def _plain(says: str) -> str:
     """One line of bounded length: names are what a job's processes say, and are shown in terminals."""
     shown = says if len(says) <= CHARACTERS_MAX else f"{says[: CHARACTERS_MAX - 3]}..."
@@ -64,7 +86,7 @@ def _place(stack: RankStack) -> str:
     """The innermost line, and the innermost ones of the user's own."""
     if not stack.frames:
         return stack.missing or "its stack is not known"
-    own = [stack.frames[at] for at in stack.own if at < len(stack.frames)]
+    own = list(_own_lines(stack))
     inner = [stack.frames[0]] if not own or own[0] != stack.frames[0] else []
     return ", from ".join([*inner, *own[:OWN_SHOWN]])
 

@@ -66,7 +66,6 @@ def become_worker(request: Fork, *, parent: int, warm: bool, changes: Mapping[st
         _settle(request, parent)
         if warm:
             apply(changes, os.environ)
-        write_first_record(request.env, pid=os.getpid(), now_ns=time.monotonic_ns())
         if request.kind is EntrypointKind.PROGRAM:
             os.execvpe(request.argv[0], request.argv, request.env)
         if not warm:
@@ -216,7 +215,7 @@ def _write_error_file(error: BaseException) -> None:
 def write_first_record(environment: Mapping[str, str], *, pid: int, now_ns: int) -> None:
     """Write the record of the worker that `environment` describes, in place of one a dead worker left.
 
-    It is written before the script runs: who it is, and nothing about its training. A script that uses
+    Its parent writes it before it does anything: who it is, and nothing about its training. A script that uses
     `holdfast.trainer` takes the record over. For one that does not it stays, and is how the agent knows the
     process of a rank: whether the kernel runs it, has stopped it, or has ended it. Its phase is IDLE, because of
     such a script nobody can say how long a step may take.

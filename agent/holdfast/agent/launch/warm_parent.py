@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.agent.launch import forking
-from holdfast.agent.launch.child import Change, become_worker, changed
+from holdfast.agent.launch.child import Change, become_worker, changed, write_first_record
 from holdfast.agent.launch.importtrial import ImportTrial
 from holdfast.agent.launch.preload import (
     LEFT_MAX,
@@ -125,17 +125,33 @@ class WarmParent:
                 os.waitpid(pid, 0)
 
     def _fork(self, request: forking.Fork) -> None:
+        """The worker is known by its record before it does anything: the agent sees it wherever it stops."""
         try:
-            pid = os.fork()
+            written_read, written_write = os.pipe()
+            try:
+                pid = os.fork()
+            except OSError:
+                os.close(written_read)
+                os.close(written_write)
+                raise
         except OSError as error:
             self._tell(forking.NotForked(request.ticket, f"no process could be started: {error}"))
             return
         if pid == 0:
-            for descriptor in (self._wake_read, self._wake_write):
+            for descriptor in (self._wake_read, self._wake_write, written_write):
                 os.close(descriptor)
             self._channel.close()
+            os.read(written_read, 1)  # its end: the record is written, and the script may take it over
+            os.close(written_read)
             become_worker(request, parent=self._pid, warm=self._ready.warm, changes=self._changes)
+        os.close(written_read)
         self._workers.add(pid)
+        try:
+            write_first_record(request.env, pid=pid, now_ns=time.monotonic_ns())
+        except OSError as error:
+            log.warning("the first record of a worker cannot be written pid=%d error=%s", pid, error)
+        finally:
+            os.close(written_write)
         self._tell(forking.Forked(request.ticket, pid))
 
     def _kill(self, pid: int) -> None:

@@ -2,13 +2,15 @@
 
 import contextlib
 import os
+from dataclasses import dataclass
 from typing import Final
 
 from holdfast.agent.memberfile import own_pid_namespace
 from holdfast.agent.tenants import Tenant
 from holdfast.api.telemetry import ProcessState
 
-_STAT_BYTES: Final = 512  # the state letter stands right after the name, which the kernel cuts to 64 bytes
+_STAT_BYTES: Final = 512  # its first fields; the kernel cuts the name among them to 64 bytes
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 # Source: proc_pid_stat(5), field 3, https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
 # A zombie runs no more instruction, so it is gone for everybody who waits for its next step.
@@ -41,6 +43,26 @@ def parse_state(stat: bytes) -> ProcessState:
     return _STATES.get(letter, ProcessState.UNKNOWN) if parenthesis else ProcessState.UNKNOWN
 
 
+def parse_worked_s(stat: bytes) -> float | None:
+    """The time of processors that the process of /proc/PID/stat has used, in seconds; None when the text is none.
+
+    Source: proc_pid_stat(5), fields 14 and 15, of all its threads.
+    """
+    fields = stat.rpartition(b")")[2].split()
+    try:
+        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    except (IndexError, ValueError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSeen:
+    """What the kernel says of a process: its state, and the time of processors that it has used, None: Unknown."""
+
+    state: ProcessState
+    worked_s: float | None = None
+
+
 class WatchedProcess:
     """One process, followed through an open /proc/PID/stat.
 
@@ -54,17 +76,18 @@ class WatchedProcess:
         with contextlib.suppress(OSError):
             self._file = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
 
-    def state(self) -> ProcessState:
+    def look(self) -> ProcessSeen:
         try:
             if self._file is not None:
-                return parse_state(os.pread(self._file, _STAT_BYTES, 0))
+                stat = os.pread(self._file, _STAT_BYTES, 0)
+                return ProcessSeen(parse_state(stat), parse_worked_s(stat))
             # /proc does not show it: it may be hidden (hidepid) instead of dead.
             os.kill(self.pid, 0)
-            return ProcessState.UNKNOWN
+            return ProcessSeen(ProcessState.UNKNOWN)
         except ProcessLookupError:
-            return ProcessState.GONE
+            return ProcessSeen(ProcessState.GONE)
         except OSError:
-            return ProcessState.UNKNOWN
+            return ProcessSeen(ProcessState.UNKNOWN)
 
     def close(self) -> None:
         if self._file is not None:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.agent.reading import Reading
-from holdfast.agent.sensors.process import WatchedProcess
+from holdfast.agent.sensors.process import ProcessSeen, WatchedProcess
 from holdfast.api import rankrecord
 from holdfast.api.decoding import decode
 from holdfast.api.errors import Malformed
@@ -49,6 +49,7 @@ _FILES_MAX: Final = 8192
 _RECORDS_MAX: Final = 256  # a node has some dozen ranks
 _FIRST_STEPS: Final = 16  # of a round, which are told of more often
 _STANDS_FOR: Final = 2.0  # times as long as looks are apart as a rule
+_WORKED_AFTER_S: Final = 1.0  # what a rank does within a step is nothing to be told
 _TELLERS: Final = 64  # ranks that may each tell of a batch in every second
 
 _Told = ParametersFingerprinted | DeviceAnswered | ParametersChanged | BatchTaken
@@ -234,6 +235,7 @@ class _FollowedRank:
         self._health: HealthZone | None = None
         self._work: WorkZone | None = None
         self._stopped = _StoppedTime()
+        self._worked = _WorkedTime()
         self._batch: BatchZone | None = None
         self._began = (UNKNOWN_INT, UNKNOWN_INT)  # the round of its batches, and the first step seen of it
         self._fingerprints = _ToldUpTo()
@@ -271,8 +273,12 @@ class _FollowedRank:
             reason = str(error)
         if self._step is None or self._step.rank == UNKNOWN_INT:
             return _Look(problem=reason)  # a worker that was given no rank yet is nobody's rank
-        process = self._process_state(self._step.pid, now)
+        seen = self._look_at_process(self._step.pid, now)
+        process = seen.state
         sample = sample_of(self._step, self._pulse, process, now, health=self._health)
+        worked_s = self._worked.take(self._step, seen.worked_s)
+        if worked_s is not None and sample.progress_age_s >= _WORKED_AFTER_S:
+            sample = replace(sample, worked_s=worked_s)
         if (work := self._work) is not None and work.round == self._step.round and work.steps > 0:
             sample = replace(sample, work=_work_of(work, self._stopped.take(work, process, now)))
         if (batch := self._batch) is not None and batch.round == self._step.round and batch.again_count:
@@ -311,18 +317,18 @@ class _FollowedRank:
         if self._process is not None:
             self._process.close()
 
-    def _process_state(self, pid: int, now: float) -> ProcessState:
+    def _look_at_process(self, pid: int, now: float) -> ProcessSeen:
         if pid <= 0:
-            return ProcessState.UNKNOWN
+            return ProcessSeen(ProcessState.UNKNOWN)
         if self._process is not None and self._named_pid != pid:
             self._process.close()
             self._process = None
         if self._process is None:
             located = self._locate(pid, now)
             if located is None:
-                return ProcessState.UNKNOWN
+                return ProcessSeen(ProcessState.UNKNOWN)
             self._process, self._named_pid = WatchedProcess(located), pid
-        return self._process.state()
+        return self._process.look()
 
 
 class _ToldUpTo:
@@ -388,6 +394,23 @@ class _StoppedTime:
             self._looks += 1
         self._looked_at = now
         return self._total_s
+
+
+class _WorkedTime:
+    """The time of processors that a rank's process used since its training loop last published anything."""
+
+    def __init__(self) -> None:
+        self._publication = (UNKNOWN_INT, UNKNOWN_INT)
+        self._before_s: float | None = None
+
+    def take(self, step: StepZone, worked_s: float | None) -> float | None:
+        """Seconds since the first look at what `step` says; None while it is Unknown."""
+        publication = (step.pid, step.published_ns)
+        if publication != self._publication:
+            self._publication, self._before_s = publication, worked_s
+        if worked_s is None or self._before_s is None:
+            return None
+        return max(0.0, worked_s - self._before_s)
 
 
 def _work_of(zone: WorkZone, stopped_s: float) -> StepWork:

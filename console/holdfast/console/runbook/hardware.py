@@ -175,7 +175,7 @@ def ended_by_others(known: Known) -> Said:
     """Pods that somebody, or their own limit, ended: no fault of their node."""
     if known.incidents is None:
         return unknown(known.why_unread("incidents"))
-    found = [each for each in known.recent() if each.innocent]
+    found = [each for each in known.recent() if each.innocent and not each.is_scripts]
     if not found:
         return fine(f"no pod was ended by somebody or by its own limit in {known.span}")
     one = found[-1]

@@ -4,6 +4,8 @@ Members that are gone are a finding like any other: whoever had ranks is healed,
 So are devices that failed a self-test.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 
 from holdfast.api.event import Event, FindingMade, MemberTested
@@ -11,7 +13,7 @@ from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Sub
 from holdfast.api.incident import Action, Incident, IncidentState, Rung
 from holdfast.api.plan import NodeOrder
 from holdfast.api.policy import CordonOn, XidAction
-from holdfast.api.round import Closed
+from holdfast.api.round import Closed, Round
 from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.groups import as_of_now, fell_with_others, is_being_formed, within_groups
@@ -40,6 +42,7 @@ from holdfast.watchdog.brain.incidents import (
 )
 from holdfast.watchdog.brain.ladder import Decision, decide, failure_of, may_loop
 from holdfast.watchdog.brain.linktests import answered
+from holdfast.watchdog.brain.longwork import hung
 from holdfast.watchdog.brain.nodes import advanced, avoid, keep_away, take_back
 from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.plan import missed
@@ -83,6 +86,9 @@ from holdfast.watchdog.wording import in_words
 LEVEL_OF_SUSPICION = TestLevel.LIGHT
 KEPT_FAILURES = 64
 KEPT_SUSPICIONS = 1024
+# A replica group that fell, and had a process stopped while it was formed anew, is formed at once, once.
+FALLS_ALLOWED = 2
+FORMED_IN_VAIN_S = 120.0
 LASTING = (FindingKind.CONDITION, FindingKind.THERMAL)
 NODE_FAULTS = (
     FindingKind.XID,
@@ -304,7 +310,7 @@ def _noted(
         state, incident, opened = open_incident(state, finding, now)
         effects = (opened,)
         if finding.kind in STANDSTILLS and state.round is not None:  # before the round is ended
-            effects += (TakeStacks(incident.id, state.round, finding.subject.member),)
+            effects += (TakeStacks(incident.id, state.round, finding.subject.member, finding.subject.rank),)
     else:
         state, incident, effects = _joined(state, known, finding, now)
     if finding.kind is FindingKind.NON_FINITE and (vouched := vouch(state)) is not None:
@@ -336,7 +342,7 @@ def _noted(
         suspicions=suspicions[-KEPT_SUSPICIONS:],
         failures=failures[-KEPT_FAILURES:],
     )
-    return after, incident, effects
+    return hung(after, finding, incident), incident, effects
 
 
 def _carry_out(
@@ -389,11 +395,25 @@ def _carry_out(
         nodes = [each for each in (decision.evict, *decision.along) if each is not None]
         recovery = within_groups(state.round, finding, recovery, nodes)
         if recovery.leaves and state.round is not None and is_being_formed(state.round, recovery.leaves):
-            # What the others train meanwhile is no progress of its own.
-            not_before = max(recovery.not_before, now + policy.restarts.backoff_s)
+            pause_s = _pause_s(state, state.round, finding, recovery.leaves, now)
+            not_before = max(recovery.not_before, now + pause_s)
             recovery = msgspec.structs.replace(recovery, not_before=not_before)
     fault_step = state.step if state.progressed else state.fault_step
     return changed(owe(state, recovery), fault_step=fault_step), effects
+
+
+def _pause_s(state: JobState, round_: Round, finding: Finding, leaves: Sequence[str], now: float) -> float:
+    """How long these wait whose replica group fell while it was formed. What the others train meanwhile is no
+    progress of its own. But a process that is stopped is no fault of its start: the first time there is no pause.
+    """
+    assert state.policy is not None
+    groups = {round_.group_of(name) for name in leaves}
+    members = (None, *(name for name in round_.names if round_.group_of(name) in groups))
+    lately = [each for each in state.incidents if each.detected_at > now - FORMED_IN_VAIN_S]
+    # That which they are formed again for, and this one.
+    is_first = sum(each.culprit.member in members for each in lately) <= FALLS_ALLOWED
+    is_stopped = finding.kind is FindingKind.HANG and finding.confidence is Confidence.CERTAIN
+    return 0.0 if is_first and is_stopped else state.policy.restarts.backoff_s
 
 
 def _page(state: JobState, incident: Incident, decision: Decision, now: float) -> Step:

@@ -18,6 +18,7 @@ from holdfast.api.round import Entry, Reentry
 from holdfast.watchdog.brain.crashloop import crash_loop, has_been_tried, is_first_rank_alone
 from holdfast.watchdog.brain.groups import is_in_groups
 from holdfast.watchdog.brain.history import comes_again, is_disputed, is_of_replicas, no_help
+from holdfast.watchdog.brain.longwork import ADVICE, is_no_reason_to_leave
 from holdfast.watchdog.brain.repetition import elsewhere, repeated, strikes
 from holdfast.watchdog.brain.rewinds import known_checkpoints, target
 from holdfast.watchdog.brain.rounds import legal_size
@@ -181,22 +182,22 @@ def _collective_failed(state: JobState, policy: Policy, finding: Finding, now: f
 
 def _hang(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
     known = finding.confidence is not Confidence.UNKNOWN
-    node, again = finding.subject.node, repeated(state, finding, HANGS_THAT_CONDEMN, now) if known else None
+    counts = known and not is_no_reason_to_leave(state, finding)
+    node, again = finding.subject.node, repeated(state, finding, HANGS_THAT_CONDEMN, now) if counts else None
     if again is not None:
         says = f"node {node} hung again within {again.within}"
         return Decision(Rung.SWAP, says, evict=node, guards=(again.guard,))
+    whose = f"; the script works on, and no node has a part in it: {ADVICE}" if finding.innocent else ""
     if state.failures:
-        return Decision(
-            Rung.RESPAWN, f"it hung again before new progress: {_all(state)} start anew", entry=Entry.RESPAWN
-        )
+        says = f"it hung again before new progress: {_all(state)} start anew{whose}"
+        return Decision(Rung.RESPAWN, says, entry=Entry.RESPAWN)
     if not known:
         who = "workers start anew" if _needs_new_processes(state) else "re-enter"
         return Decision(Rung.REENTER, f"the step hangs and no rank stands out: all {who}")
     ranks = _ranks(finding)
     named = ", ".join(map(str, ranks))
-    return Decision(
-        Rung.RESPAWN, f"rank {named} did not arrive: it starts anew, {_the_others(state)}", fresh_ranks=ranks
-    )
+    says = f"rank {named} did not arrive: it starts anew, {_the_others(state)}{whose}"
+    return Decision(Rung.RESPAWN, says, fresh_ranks=ranks)
 
 
 def _member_lost(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
@@ -413,10 +414,18 @@ def _without_crash_loop(
         # What the script raised says more than that it did so again, and blames nobody.
         meant = None if finding.kind is FindingKind.USER_CODE else loop
         return Decision(Rung.PAGE, no_use, guards=("crash loop",), amounts_to=meant)
-    if not wait_s:
+    if not wait_s or _may_be_chance(state, finding):
         return wanted
     guard = f"back-off: failure {len(history)} without progress"
     return msgspec.structs.replace(wanted, delay_s=max(wait_s, wanted.delay_s), guards=(*wanted.guards, guard))
+
+
+def _may_be_chance(state: JobState, finding: Finding) -> bool:
+    """Whether the finding, of a process that does not run, is the first such one since the job made progress. A
+    script may bring that about by itself, but as a rule does not.
+    """
+    does_not_run = finding.kind is FindingKind.HANG and finding.confidence is Confidence.CERTAIN
+    return does_not_run and all(each.cause != finding.cause for each in state.failures)
 
 
 def _within_restart_budget(state: JobState, policy: Policy, wanted: Decision, now: float) -> Decision:

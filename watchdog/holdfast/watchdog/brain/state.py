@@ -10,6 +10,7 @@ from holdfast.api.checkpoint import StoredCheckpoint
 from holdfast.api.finding import FindingKind, ProvedBy, Slowness
 from holdfast.api.incident import Incident, IncidentState, Rung
 from holdfast.api.learningrate import LearningRateCut
+from holdfast.api.longwork import LongWork
 from holdfast.api.place import Gathering, Place
 from holdfast.api.plan import NodeOrder, Plan
 from holdfast.api.policy import Offer, Policy
@@ -308,6 +309,7 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     slow, `slowed_rank_s` what that cost, in seconds of one rank. `links` is what is known of the links between
     nodes, `rates` what self-tests have measured, by check. `forming` are the replica groups of the round that do
     not train yet, by epoch, and since when; `came_in` are the epochs of those that train from this round on.
+    `work` is what is known of work that takes far longer than a step.
     """
 
     job: str
@@ -388,6 +390,7 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     rates: dict[str, MeasuredRate] = {}
     forming: dict[int, float] = {}
     came_in: tuple[int, ...] = ()
+    work: LongWork = LongWork()
 
     @property
     def held(self) -> bool:

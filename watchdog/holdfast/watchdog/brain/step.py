@@ -61,12 +61,13 @@ class Dismiss(msgspec.Struct, frozen=True, tag=True):
 class TakeStacks(msgspec.Struct, frozen=True, tag=True):
     """Ask where the ranks of `round` stand before anything of it is ended, and tell the incident (`StacksTaken`).
 
-    `member` is the culprit's, None when nobody is named.
+    `member` and `rank` are the culprit's, None when nobody is named.
     """
 
     incident: str
     round: Round
     member: str | None = None
+    rank: int | None = None
 
 
 class TakeProfile(msgspec.Struct, frozen=True, tag=True):

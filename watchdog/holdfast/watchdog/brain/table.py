@@ -37,6 +37,7 @@ from holdfast.api.event import (
     RoundProgressed,
     RunRecorded,
     StacksTaken,
+    StopEnded,
     StorageListed,
     WatchdogStarted,
 )
@@ -45,7 +46,7 @@ from holdfast.watchdog.brain import (
     departures,
     healing,
     history,
-    incidents,
+    longwork,
     members,
     nodes,
     requests,
@@ -121,7 +122,8 @@ MOVES: Mapping[type, Handler] = {
     RestoreReported: history.restored,
     RoundProgressed: history.progressed,
     FindingMade: healing.found,
-    StacksTaken: incidents.stacks_taken,
+    StacksTaken: longwork.stacks_taken,
+    StopEnded: longwork.stop_ended,
     ReplicasAgreed: history.agreed,
     MemberTested: healing.tested,
     NodeDeparting: departures.node_departing,
@@ -146,6 +148,7 @@ OF_WORKERS = (
     MemberFinished,
     RoundProgressed,
     ReplicasAgreed,
+    StopEnded,
 )
 
 TRANSITIONS: Mapping[tuple[JobPhase, type], Handler] = {
@@ -158,7 +161,7 @@ TRANSITIONS: Mapping[tuple[JobPhase, type], Handler] = {
     (JobPhase.FAILED, InterventionRequested): requests.requested,  # Restart brings a failed job back
     (JobPhase.SUCCEEDED, InterventionRequested): requests.requested,  # Return alone is done
     (JobPhase.FAILED, FindingMade): healing.lost_after_the_end,
-    (JobPhase.FAILED, StacksTaken): incidents.stacks_taken,
+    (JobPhase.FAILED, StacksTaken): longwork.stacks_taken,
     (JobPhase.FAILED, WatchdogStarted): members.watchdog_started,
     (JobPhase.FAILED, MemberJoined): members.joined,
     (JobPhase.FAILED, MemberLeft): members.left,

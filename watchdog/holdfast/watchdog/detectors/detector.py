@@ -11,8 +11,9 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast.api.event import ConditionOver, NodeDeparting, ReplicasAgreed
+from holdfast.api.event import ConditionOver, NodeDeparting, ReplicasAgreed, StopEnded
 from holdfast.api.finding import Finding, Subject
+from holdfast.api.longwork import LongWork
 from holdfast.api.membership import CollectiveFailed, ProcessesSpawned, WorkerExited
 from holdfast.api.nodecondition import NodeCondition
 from holdfast.api.policy import FaultAction, XidAction
@@ -20,7 +21,7 @@ from holdfast.api.round import MemberRanks, Round
 from holdfast.api.telemetry import NodeReport, RankNonFinite, RankSample
 
 # What a detector proves: mostly that something is wrong; some also prove that something is well again.
-Proof = Finding | ConditionOver | NodeDeparting | ReplicasAgreed
+Proof = Finding | ConditionOver | NodeDeparting | ReplicasAgreed | StopEnded
 
 # What a job's word about a class of faults asks of the brain. WATCH asks for nothing but a record.
 ASKS: Mapping[FaultAction, XidAction] = MappingProxyType(
@@ -118,6 +119,12 @@ class NodeNoted(msgspec.Struct, frozen=True):
     conditions: tuple[NodeCondition, ...]
 
 
+class WorkKnown(msgspec.Struct, frozen=True):
+    """What the brain knows of the job's long work."""
+
+    work: LongWork
+
+
 class RoundStarted(msgspec.Struct, frozen=True):
     """The brain showed this round to the launchers."""
 
@@ -143,6 +150,7 @@ Sample = (
     | Reported
     | Placed
     | NodeNoted
+    | WorkKnown
     | RoundStarted
     | RoundStopped
 )

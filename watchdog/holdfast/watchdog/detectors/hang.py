@@ -4,7 +4,7 @@ In synchronous training one stuck rank stops all, so a hang shows twice: on the 
 all that wait for it. Two judgements follow.
 
 *A rank is provably stuck*: its process is stopped, or its side thread has lost its pulse while others beat. That
-rank is named at once, with certainty, whatever the others do.
+rank is named at once, with certainty, whatever the others do, unless it works with the interpreter held.
 
 *The whole round stands still*: every rank has outlived the time its phase allows. Then `name_the_missing` tells
 who is missing. A process that runs may merely be late (saving or evaluating without saying so), so it is given
@@ -20,6 +20,14 @@ Deadlines, from the newest publication of the rank:
     before the first step  the policy's startup time-out (compiling, loading)
     saving a checkpoint    max(60 s, 5 x the longest seen)
     idle on purpose        none, as long as the pulse beats
+    works, in the step     max(live, in the step; 30 s, or twice what such work took before; 60 s at most)
+
+*A process that the kernel shows working* does rare work of the script, as a rule: an export, a long evaluation.
+Whoever waits, in a collective or spinning behind it, is not missing and so is not named; where a working rank is
+missing, all have its time. Beyond it the script hangs, which is said of the script and of no node. A stop where
+the process does not work is judged as before. But where the rank stood there before, after the same step or twice
+at one line of the script, it has 60 s as well; where such a stop of the rank ended by itself, twice what it took.
+What came before is learned (`holdfast.api.longwork`); a number in the policy is taken as it is.
 
 The agent reports a stall within 0.1 s of the first deadline, and healing takes a few tenths of a second: a stopped
 worker is named and healed within max(2 s, 5 x p99). `hang_timeout_s` of the policy replaces the first two.
@@ -31,16 +39,26 @@ such a rank is not called hung on its account, and silence alone never proves a 
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
+from holdfast.api.event import StopEnded
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
+from holdfast.api.longwork import LongWork
 from holdfast.api.policy import Policy
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import ProcessState, RankSample
-from holdfast.watchdog.detectors.detector import ROUNDS, Detector, Exited, Reported, RoundInForce, Sample
+from holdfast.watchdog.detectors.detector import (
+    ROUNDS,
+    Detector,
+    Exited,
+    Reported,
+    RoundInForce,
+    Sample,
+    WorkKnown,
+)
 from holdfast.watchdog.detectors.user_code import early_exit
 from holdfast.watchdog.wording import ranks_in_words
 
@@ -61,6 +79,10 @@ LOOK_AGAIN_S = 0.2
 # When nobody stands out all ranks are meant; beyond this many they are counted, not listed.
 RANKS_LISTED = 64
 NOT_ENTERED = "never entered the round"
+WORKS_ON = "the script works on without a step"
+# Of the time without a step, the share that a process which works has of a processor, on a loaded machine too:
+# with a dozen others on each, 7 % were measured. One that waits has a hundredth at most, for its pulse.
+WORKING_SHARE = 0.03
 # Two samples tell of the same publication when their times differ by less than the jitter of delivery.
 SAME_PUBLICATION_S = 0.1
 
@@ -74,6 +96,7 @@ _BEFORE_THE_MEETING = (
     Phase.DATA,
     Phase.FORWARD,
 )
+_IN_THE_STEP = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 _PLACES = {phase: place for place, phase in enumerate((*_BEFORE_THE_MEETING, Phase.BACKWARD, Phase.OPTIMIZER))}
 GROUPS_SHOWN = 8
 CULPRITS_SHOWN = 8
@@ -97,14 +120,23 @@ class Seen(msgspec.Struct, frozen=True, gc=False):
         """How long the rank is proven not to have moved."""
         return self.at - self.progress_at
 
+    @property
+    def works(self) -> bool:
+        """Whether the kernel shows its process working since it last published."""
+        sample = self.sample
+        if sample.process is not ProcessState.RUNNING or sample.worked_s is None:
+            return False
+        return sample.worked_s >= WORKING_SHARE * sample.progress_age_s
+
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The ranks that did not arrive, none when nobody stands out, and by which rule."""
+    """The ranks that did not arrive, none when nobody stands out, and by which rule; `works`: they work on."""
 
     ranks: tuple[int, ...]
     confidence: Confidence
     cause: str
+    works: bool = False
 
 
 def name_the_missing(seen: Mapping[int, Seen], absent: Sequence[int], groups: Sequence[range] = ()) -> Named:
@@ -161,9 +193,10 @@ def evidence_of(seen: Mapping[int, Seen], missing: Sequence[int], now: float) ->
             continue
         sample = away.sample
         pulse = "unknown" if sample.pulse_age_s is None else f"{sample.pulse_age_s:.1f} s ago"
+        worked = "" if sample.worked_s is None else f", {sample.worked_s:.1f} s of processors used meanwhile"
         says = (
             f"rank {rank} did not arrive: process {sample.process.value}, {_where(sample)}, "
-            f"no progress for {away.stalled_s:.1f} s, last pulse {pulse}"
+            f"no progress for {away.stalled_s:.1f} s, last pulse {pulse}{worked}"
         )
         lines.append(Evidence("rank records", says, away.at))
     named = set(missing)
@@ -190,10 +223,11 @@ def _where(sample: RankSample) -> str:
 class HangDetector(Detector):
     """Judges `Reported`. At most one finding per round; one sample per rank and a window of step times is kept."""
 
-    subscribes_to: tuple[type[Sample], ...] = (Reported, Exited, *ROUNDS)
+    subscribes_to: tuple[type[Sample], ...] = (Reported, Exited, WorkKnown, *ROUNDS)
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
+        self._work = LongWork()
         self._round = RoundInForce(policy.job)
         self._times = StepTimes()
         self._longest_checkpoint_s = 0.0
@@ -201,20 +235,28 @@ class HangDetector(Detector):
         self._moving_s = min(STOPPED_S_MIN, policy.hang_timeout_s or math.inf, policy.startup_timeout_s)
         self._begin(0.0)
 
-    def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
-        """Take in a report; a finding when it proves a hang."""
+    def observe(self, sample: Sample, now: float) -> Sequence[Finding | StopEnded]:
+        """Take in a report; a finding when it proves a hang, or that a long stop ended by itself."""
+        if isinstance(sample, WorkKnown):
+            self._work = sample.work
         if self._round.follow(sample):
             self._begin(now)
         if isinstance(sample, Exited) and sample.exit.is_end and sample.exit.round == self._round.number:
             self._ended.add(sample.exit.rank)
         if not isinstance(sample, Reported) or self._round.number is None or self._found:
             return ()
-        if not any(self._is_stuck(self._seen[rank]) for rank in self._take(sample, now)):
+        suspects = self._take(sample, now)
+        if self._late and (ended := self._stops_ended()):
+            return ended
+        if not any(self._is_stuck(rank, self._seen[rank]) for rank in suspects):
             return self._judge_behind(now) if self._behind else self._judge_standstill(now)
-        ranks = tuple(rank for rank, each in self._seen.items() if self._is_stuck(each))
-        stopped = self._seen[ranks[0]].sample.process is ProcessState.STOPPED
+        stuck = {rank: each for rank, each in self._seen.items() if self._is_stuck(rank, each)}
+        idle = tuple(rank for rank, each in stuck.items() if not each.works)
+        if not idle:
+            return (self._finding(Named(tuple(stuck), Confidence.PROBABLE, WORKS_ON, works=True), now),)
+        stopped = self._seen[idle[0]].sample.process is ProcessState.STOPPED
         cause = "the process is stopped" if stopped else "the process lost its pulse"
-        return (self._finding(Named(ranks, Confidence.CERTAIN, cause), now),)
+        return (self._finding(Named(idle, Confidence.CERTAIN, cause), now),)
 
     def stalled_after_s(self, now: float) -> float:
         """After how long without progress a rank is worth reporting at once: the first of the deadlines."""
@@ -224,6 +266,7 @@ class HangDetector(Detector):
         self._began_at = now
         self._seen: dict[int, Seen] = {}
         self._stalled: set[int] = set()
+        self._late: dict[int, Seen] = {}  # those that all others wait for, for longer than a step may take
         self._behind: set[int] = set()  # those seen that have not taken up the round their group goes on in
         self._ended: set[int] = set()  # ranks that ended with success
         self._node_at: dict[str, float] = {}
@@ -300,7 +343,41 @@ class HangDetector(Detector):
             return self._policy.startup_timeout_s
         return deadline_s
 
-    def _is_stuck(self, seen: Seen) -> bool:
+    def _patience_s(self, ranks: Sequence[int]) -> float:
+        """How long all may stand still while these are missing, where their stop may be the script's own."""
+        seen = [(rank, self._seen[rank]) for rank in ranks if rank in self._seen]
+        states = {each.sample.process for _, each in seen}
+        if self._policy.hang_timeout_s is not None or states & {ProcessState.STOPPED, ProcessState.GONE}:
+            return 0.0
+        is_idle = ProcessState.BLOCKED in states or not any(each.works for _, each in seen)
+        allowed = (
+            self._work.allowed_s(rank, each.sample.step, works=each.works)
+            for rank, each in seen
+            if each.sample.step is not None and (is_idle or each.works)
+        )
+        return max(allowed, default=0.0)
+
+    def _undecided_s(self) -> float:
+        """The same where nobody stands out."""
+        usual_s = self._deadline_s(UNDECIDED_S_MIN) or self._policy.startup_timeout_s
+        if self._policy.hang_timeout_s is not None or (step := _step_of(self._seen.values())) is None:
+            return usual_s
+        return max(usual_s, self._work.allowed_s(None, step, works=False))
+
+    def _stops_ended(self) -> tuple[StopEnded, ...]:
+        """Of the ranks that all waited for, those that went on by themselves, where that is news."""
+        ended, number = [], self._round.number
+        for rank, before in list(self._late.items()):
+            seen = self._seen.get(rank)
+            if number is None or seen is None or seen.progress_at <= before.progress_at + SAME_PUBLICATION_S:
+                continue
+            del self._late[rank]
+            took_s, known = seen.progress_at - before.progress_at, self._work
+            if seen.sample.pid == before.sample.pid and known.after(rank, took_s, worked=before.works) != known:
+                ended.append(StopEnded(number, rank, took_s, before.works))
+        return tuple(ended)
+
+    def _is_stuck(self, rank: int, seen: Seen) -> bool:
         """Whether this rank is stuck by its own evidence."""
         sample = seen.sample
         if sample.process is ProcessState.STOPPED:
@@ -314,7 +391,7 @@ class HangDetector(Detector):
             return False
         # Idle and saving ranks may hold the interpreter for long; they are given what a save is given.
         resting = sample.phase in (Phase.IDLE, Phase.CHECKPOINT)
-        limit_s = CHECKPOINT_S_MIN if resting else self._allowed_s(sample)
+        limit_s = CHECKPOINT_S_MIN if resting else max(self._allowed_s(sample), self._patience_s((rank,)))
         if min(sample.pulse_age_s, sample.progress_age_s) < limit_s:
             return False
         pulses = (other.sample.pulse_age_s for other in self._seen.values())
@@ -339,14 +416,26 @@ class HangDetector(Detector):
             return ()
         named = name_the_missing(self._seen, absent, self._round.groups())
         # How long everybody must have stood still, beyond what each one's phase allows.
-        patience_s = 0.0 if named.ranks else self._deadline_s(UNDECIDED_S_MIN) or self._policy.startup_timeout_s
+        patience_s = self._undecided_s()
+        if named.ranks:
+            patience_s = self._patience_s(named.ranks)
+            late = {rank: self._seen[rank] for rank in named.ranks if rank in self._seen}
+            self._late = {rank: each for rank, each in late.items() if each.sample.phase in _IN_THE_STEP}
         gone = [each.sample.process is ProcessState.GONE for each in seen]
         if any(gone):
             # Ranks that ended with success leave the others to finish up: their last save or evaluation.
             patience_s = math.inf if all(gone) else CHECKPOINT_S_MIN
         if min(each.stalled_s for each in seen) < patience_s:
             return ()
-        return (self._finding(named, now),)
+        return (self._finding(self._at_work(named), now),)
+
+    def _at_work(self, named: Named) -> Named:
+        """Those of the missing that work, where the others of them may wait for those."""
+        states = {self._seen[rank].sample.process for rank in named.ranks if rank in self._seen}
+        working = tuple(rank for rank in named.ranks if rank in self._seen and self._seen[rank].works)
+        if not working or states != {ProcessState.RUNNING}:
+            return named
+        return Named(working, Confidence.PROBABLE, WORKS_ON, works=True)
 
     def _judge_behind(self, now: float) -> Sequence[Finding]:
         """A finding when the ranks that have not taken up the round are stalled, and the others wait for them."""
@@ -366,9 +455,11 @@ class HangDetector(Detector):
         named = name_the_behind(behind, groups) if entered else name_the_missing(behind, (), groups)
         is_told = named.confidence is not Confidence.UNKNOWN
         patience_s = self._deadline_s(LATE_S_MIN if is_told else UNDECIDED_S_MIN)
+        if patience_s is not None and is_told:
+            patience_s = max(patience_s, self._patience_s(named.ranks))
         if patience_s is None or min(each.stalled_s for each in self._seen.values()) < patience_s:
             return ()
-        return (self._finding(named, now),)
+        return (self._finding(self._at_work(named), now),)
 
     def _finding(self, named: Named, now: float) -> Finding:
         self._found = True
@@ -380,6 +471,8 @@ class HangDetector(Detector):
             says = evidence_of(self._seen, named.ranks, now)
             return early_exit(self._policy.job, named.ranks, self._round.number, min(known), *says)
         subjects = tuple(self._round.subject(rank) for rank in meant)
+        stood = [self._seen[rank] for rank in named.ranks or self._seen if rank in self._seen]
+        is_stopped = any(each.sample.process is ProcessState.STOPPED for each in stood)
         return Finding(
             kind=FindingKind.HANG,
             subject=subjects[0] if named.ranks else Subject(self._policy.job),
@@ -389,7 +482,16 @@ class HangDetector(Detector):
             began_at=min(known, default=self._began_at),
             round=self._round.number,
             also=subjects[1:] if named.ranks else subjects,
+            step=None if is_stopped else _step_of(stood),
+            innocent=named.works,
         )
+
+
+def _step_of(seen: Iterable[Seen]) -> int | None:
+    """The last step complete on all of them; None before the first one."""
+    steps = [each.sample.step for each in seen]
+    known = [each for each in steps if each is not None]
+    return min(known) if known and len(known) == len(steps) else None
 
 
 def _began_at(seen: Seen) -> float:

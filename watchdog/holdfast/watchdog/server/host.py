@@ -50,7 +50,7 @@ from holdfast.watchdog.server.profilecalls import ProfileCalls
 from holdfast.watchdog.server.shelves import Shelves
 from holdfast.watchdog.server.stackcalls import StackCalls
 from holdfast.watchdog.settings import ClusterPolicy
-from holdfast.watchdog.standstill import evidence_of
+from holdfast.watchdog.standstill import evidence_of, stood
 
 logger = logging.getLogger(__name__)
 
@@ -321,9 +321,10 @@ class JobHost:
         def note(answer: "asyncio.Future[tuple[RankStack, ...]]") -> None:
             if answer.cancelled():
                 return
-            stood = evidence_of(answer.result(), wanted.round.world_size, self.clock.now())
-            if evidence := (*stood, *of_suspect):
-                self.record(StacksTaken(wanted.incident, evidence))
+            told = answer.result()
+            evidence = (*evidence_of(told, wanted.round.world_size, self.clock.now()), *of_suspect)
+            if evidence:
+                self.record(StacksTaken(wanted.incident, evidence, *stood(told, wanted.rank)))
 
         self.stacks.ask(self.launchers, wanted.round, wanted.member, anew=True).add_done_callback(note)
 

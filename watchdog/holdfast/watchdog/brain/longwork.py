@@ -1,0 +1,113 @@
+"""Stops that are the script's own: what is remembered of them, and when a hang is held against no node.
+
+A process that works, and a rank that stands at one line of the script twice, tell of the script. A rank that stood
+in a collective waited for others, whatever its process did meanwhile.
+"""
+
+import msgspec
+
+from holdfast.api.event import Event, StacksTaken, StopEnded
+from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind
+from holdfast.api.incident import Incident, Moment
+from holdfast.api.longwork import LongStop
+from holdfast.watchdog.brain import incidents
+from holdfast.watchdog.brain.incidents import KEPT_EVIDENCE, absolved, update
+from holdfast.watchdog.brain.state import JobState
+from holdfast.watchdog.brain.step import Reason, Step, changed, ignore, stay
+
+ADVICE = (
+    "where it is meant to take so long, write `with run.during(Phase.IDLE):` around it, or set "
+    "faultPolicy.hang.timeout to more than it takes"
+)
+
+
+def is_no_reason_to_leave(state: JobState, finding: Finding) -> bool:
+    """Whether the number of a node's hangs says nothing: this one is, or may turn out to be, the script's own."""
+    lives = finding.step is not None
+    return finding.innocent or (lives and state.work.may_be_scripts(finding.subject.rank))
+
+
+def hung(state: JobState, finding: Finding, incident: Incident) -> JobState:
+    """Remember where the ranks of a hang stood, if the kernel would run their processes."""
+    if finding.kind is not FindingKind.HANG or finding.step is None:
+        return state
+    named = [finding.subject, *finding.also] if finding.subject.rank is not None else [finding.subject]
+    more = [LongStop(each.rank, finding.step, incident.id, finding.innocent) for each in named]
+    return changed(state, work=state.work.with_stops((*state.work.stops, *more)))
+
+
+def stop_ended(state: JobState, event: Event, now: float) -> Step:
+    """A long stop that ended by itself: the next one may take as long."""
+    assert isinstance(event, StopEnded)
+    work = state.work.after(event.rank, event.took_s, worked=event.worked)
+    if work == state.work:
+        return ignore(state, "such stops took longer before")
+    does = "worked" if event.worked else "waited"
+    says = f"rank {event.rank} {does} for {event.took_s:.1f} s without a step, and went on"
+    return Step(changed(state, work=work), (), Reason("long work", says))
+
+
+def stacks_taken(state: JobState, event: Event, now: float) -> Step:
+    """Where the ranks stood joins its incident, and may say whose fault it was."""
+    assert isinstance(event, StacksTaken)
+    step = incidents.stacks_taken(state, event, now)
+    return step.then(_located, event, now)
+
+
+def _located(state: JobState, event: Event, now: float) -> Step:
+    assert isinstance(event, StacksTaken)
+    incident = _incident(state, event.incident)
+    at = next((at for at, each in enumerate(state.work.stops) if each.incident == event.incident), None)
+    if incident is None or at is None or not (event.line or event.waits):
+        return stay(state)
+    stops = state.work.stops
+    if event.waits:
+        return _waited(state, incident, now) if stops[at].worked else stay(state)
+    stop = msgspec.structs.replace(stops[at], line=event.line)
+    state = changed(state, work=state.work.with_stops((*stops[:at], stop, *stops[at + 1 :])))
+    who = "the ranks" if stop.rank is None else f"rank {stop.rank}"
+    told = Evidence("the script", f"{who} stood at {event.line}: {ADVICE}", now)
+    evidence = (*incident.evidence[: KEPT_EVIDENCE - 1], told)
+    state, effects = update(state, msgspec.structs.replace(incident, evidence=evidence))
+    step = Step(state, effects, Reason("evidence", f"{incident.id}: {told.says}"))
+    return step.then(_again, stop, now) if stop.rank is not None and state.work.is_scripts(stop) else step
+
+
+def _again(state: JobState, stop: LongStop, now: float) -> Step:
+    """The rank stood at that line before: none of these stops is held against a node any more."""
+    step = stay(state)
+    for each in state.work.stops:
+        incident = _incident(step.state, each.incident)
+        is_alike = (each.rank, each.line) == (stop.rank, stop.line)
+        if not is_alike or incident is None or incident.innocent or incident.kind is not FindingKind.HANG:
+            continue
+        says = f"rank {stop.rank} stood at {stop.line} more than once: that is the script, and no node"
+        after = msgspec.structs.replace(
+            incident,
+            innocent=True,
+            timeline=(*incident.timeline, Moment(now, says)),
+            note=f"first judged a hang of {incident.culprit}",
+        )
+        after_state, effects = update(absolved(step.state, incident), after)
+        step = Step(after_state, (*step.effects, *effects), Reason("the script", says))
+    return step
+
+
+def _waited(state: JobState, incident: Incident, now: float) -> Step:
+    """Its process was busy with waiting, in a collective: somebody else did not come, and nobody knows who."""
+    says = f"rank {incident.culprit.rank} waited in a collective: who kept it waiting is not known"
+    after = msgspec.structs.replace(
+        incident,
+        innocent=False,
+        confidence=Confidence.UNKNOWN,
+        known_at=None,
+        timeline=(*incident.timeline, Moment(now, says)),
+        note="first judged work of the script",
+    )
+    stops = tuple(each for each in state.work.stops if each.incident != incident.id)
+    state, effects = update(changed(state, work=state.work.with_stops(stops)), after)
+    return Step(state, effects, Reason("evidence", says))
+
+
+def _incident(state: JobState, id: str) -> Incident | None:
+    return next((each for each in reversed(state.incidents) if each.id == id), None)
