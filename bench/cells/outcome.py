@@ -16,6 +16,7 @@ from typing import Final
 import torch
 import torch._dynamo  # once, and not in each process that compiles
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 
 from cells.axes import Cell
 from cells.keepers import KEEPERS, quiet
@@ -140,11 +141,19 @@ def _live(
             dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
         life = _trained(script_of(cell), keeper, folder, until)
     except BaseException as error:
-        quick = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{Path(quick.filename).name}:{quick.lineno}"
-        life = Life(error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''} ({where})")
+        life = Life(error=_in_words(error))
     told.send(life)
     os._exit(0)
+
+
+def _in_words(error: BaseException) -> str:
+    """One line, and where it was raised."""
+    if isinstance(error, CheckpointException):  # of the first rank that failed
+        error = next(iter(error.failures.values()))[0]
+    where = traceback.extract_tb(error.__traceback__)[-1:]
+    lines = str(error).splitlines() or [""]
+    place = "".join(f" ({Path(each.filename).name}:{each.lineno})" for each in where)
+    return f"{type(error).__name__}: {lines[0]}{place}"
 
 
 def _trained(script: Script, keeper: str, folder: Path, until: int) -> Life:
