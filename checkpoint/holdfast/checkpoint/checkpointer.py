@@ -487,6 +487,7 @@ class Checkpointer:
         if storage is None and memory is None:
             return
         capture = Capture(state, self._group, memory, remembered=run.snapshotted, is_finite=run.is_finite)
+        capture.require_storable()
 
         def reached(point: SavePoint) -> None:
             if run.drill is not None and point is SavePoint.FILE_WRITTEN:

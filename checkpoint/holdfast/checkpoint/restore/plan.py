@@ -250,14 +250,17 @@ class Plan:
     unused: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, checkpoint: StoredCheckpoint, state: TrainingState, rank: int) -> "Plan":
-        """Raises Unfit when the checkpoint does not hold what `state` asks for, Damaged when it is not whole. The
-        state stays as it is.
+    def of(
+        cls, checkpoint: StoredCheckpoint, state: TrainingState, rank: int, world_size: int | None = None
+    ) -> "Plan":
+        """As `rank` of that world (None: the saved one) restores it. The state stays as it is. Raises Unfit when
+        the checkpoint does not hold what `state` asks for, Damaged when it is not whole.
         """
+        checkpoint = checkpoint.seen_by(rank, world_size or checkpoint.manifest.world_size)
         plan = cls(checkpoint=checkpoint, wants=Wants(checkpoint.map), sharded=state.sharded())
         fitting = Fitting(checkpoint, state.allowed)
         plan._add_model(fitting)
-        plan._take_shape(state, fitting)
+        plan._take_shape(state, fitting, world_size)
         plan._add_optimizer_and_extra(fitting)
         for name, single in state.singles.items():
             if fitting.object(name):
@@ -305,7 +308,7 @@ class Plan:
     def _add_model(self, fitting: Fitting) -> None:
         self._add_sharded(fitting, {MODEL: self.sharded[MODEL]})
 
-    def _take_shape(self, state: TrainingState, fitting: Fitting) -> None:
+    def _take_shape(self, state: TrainingState, fitting: Fitting, world_size: int | None) -> None:
         """That of what was saved of the optimizer and further objects. Of a parameter that is not restored, what
         the optimizer had of it is not either.
         """
@@ -313,7 +316,7 @@ class Plan:
         kept = {name.removeprefix(f"{MODEL}.") for name in fitting.kept}
         parameters = {name: each for name, each in known.items() if name not in kept}
         keys = self.checkpoint.read_object(KEYS) if self.checkpoint.has_object(KEYS) else []
-        shapes = Shapes(self.checkpoint, cast(Keys, keys), parameters)
+        shapes = Shapes(self.checkpoint, cast(Keys, keys), parameters, world_size=world_size)
         if known:
             numbered = optimizerstate.numbered(state.optimizer)
             self.sharded[OPTIMIZER] = shapes.optimizer(self.sharded[OPTIMIZER], numbered)

@@ -58,7 +58,9 @@ class SavePolicy:
                 return
         if self._memory is None:
             return
-        if self._steps in (1, SETTLED_AFTER):
+        # Where nothing is saved, nobody else finds that replicas are none any more.
+        is_power = self._save is None and self._steps & (self._steps - 1) == 0
+        if self._steps in (1, SETTLED_AFTER) or is_power:
             self._run.phase(Phase.CHECKPOINT)
             if self._save is not None:
                 self._save.wait()  # Nothing else is said among the ranks meanwhile.
