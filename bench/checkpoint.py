@@ -29,6 +29,7 @@ WORLDS: Final = (2, 4)
 ROWS, COLUMNS = 0, 1
 LOST_S: Final = 0.15
 STAGING_US: Final = 5.0
+REPLICAS_TARGET: Final = 3.0  # A copy of half of it, and on each rank a look at all of it.
 MEMORY_TARGET: Final = 1.1  # One image of what is saved, one copy of what is loaded.
 LEFT_OUT: Final = "no samples; the run says why, or was a quick one"
 
@@ -143,6 +144,13 @@ def staging(effort: Effort) -> list[Figure]:
     ]
 
 
+def replicas(effort: Effort) -> list[Figure]:
+    course = effort.course("replicas", ways=())
+    samples = attempt(saving.save_replicas, course, ranks=WORLDS[0]) or {}
+    name = f"stall, {WORLDS[0]} ranks that hold all of the state, over memcpy of it"
+    return [compared(name, samples, "ours stall", "copy", target=REPLICAS_TARGET)]
+
+
 def background(effort: Effort) -> list[Figure]:
     ways = tuple(way for way in (Way.THREAD_KEPT, Way.PROCESS_KEPT) if way in effort.ways)
     figures = []
@@ -236,6 +244,7 @@ SECTIONS: Final = {
     "save": saves,
     "first": firsts,
     "staging": staging,
+    "replicas": replicas,
     "background": background,
     "load": loads,
     "detection": detection,

@@ -99,16 +99,27 @@ def _differing(one: dict[str, str], other: dict[str, str]) -> list[str]:
     return sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
 
 
+@dataclass(frozen=True)
+class _Part:
+    """One rank's in a life: kept by `keeper` (empty: by nobody) in `folder`, until that step."""
+
+    cell: Cell
+    world_size: int
+    rank: int
+    keeper: str
+    folder: Path
+    until: int
+    meets_at: Path
+
+
 def _lives(cell: Cell, world: int, keeper: str, folder: Path, until: int) -> list[Life]:
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as meeting:
         ends = [context.Pipe(duplex=False) for _ in range(world)]
+        parts = [_Part(cell, world, rank, keeper, folder, until, Path(meeting) / "store") for rank in range(world)]
         ranks = [
-            context.Process(
-                target=_live,
-                args=(cell, world, rank, keeper, folder, until, Path(meeting) / "store", ends[rank][1]),
-            )
-            for rank in range(world)
+            context.Process(target=_live, args=(part, theirs))
+            for part, (_, theirs) in zip(parts, ends, strict=True)
         ]
         for each in ranks:
             each.start()
@@ -129,17 +140,15 @@ def _heard(ours: Connection) -> Life:
     return Life(error="a process ended, or hung, without a word")
 
 
-def _live(
-    cell: Cell, world: int, rank: int, keeper: str, folder: Path, until: int, store: Path, told: Connection
-) -> None:
+def _live(part: _Part, told: Connection) -> None:
     quiet()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    life = Life()
     try:
-        if cell.world_size > 1:
-            dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
-        life = _trained(script_of(cell), keeper, folder, until)
+        if part.cell.world_size > 1:
+            store, world = f"file://{part.meets_at}", part.world_size
+            dist.init_process_group("gloo", init_method=store, rank=part.rank, world_size=world)
+        life = _trained(script_of(part.cell), part.keeper, part.folder, part.until)
     except BaseException as error:
         life = Life(error=_in_words(error))
     told.send(life)

@@ -67,6 +67,23 @@ def save_in_turns(crew: Crew, course: Course) -> Samples:
     return samples
 
 
+def save_replicas(crew: Crew, course: Course) -> Samples:
+    """`ours stall` of state that every rank holds whole, and `copy` of all of it: who stores a part, has to see
+    that the others hold the same.
+    """
+    subject = Subject(course.size, ranks=crew.size, dim=None)
+    subject.fill(1)
+    limits = Limits(crew, subject, course.folder)
+    ours = _begun(subject, course)
+    turns: dict[str, Turn] = {
+        "copy": lambda: {"copy": limits.copy()},
+        "ours": partial(_save, crew, "ours", ours.save, ours.wait, course.folder),
+    }
+    samples = take_turns(turns, rounds=course.rounds)
+    ours.close()
+    return samples
+
+
 def leave_behind(crew: Crew, course: Course) -> bool:
     """Save once with Holdfast and once with DCP; that it did."""
     subject = _subject(crew, course)

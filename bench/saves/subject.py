@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 ROWS_AT_ONCE: Final = 256  # Of a width of 768 that is under a megabyte, and stays in the cache.
@@ -51,13 +51,15 @@ SMALLEST: Final = Size(layers=1, width=64, vocabulary=128, positions=64)
 
 
 class Subject:
-    """One rank's part of it. `dim` is what everything of two dimensions is sharded over; all else by rows."""
+    """One rank's part of it. `dim` is what everything of two dimensions is sharded over; all else by rows. None:
+    every rank holds all of it.
+    """
 
-    def __init__(self, size: Size, *, ranks: int, dim: int = 0) -> None:
+    def __init__(self, size: Size, *, ranks: int, dim: int | None = 0) -> None:
         mesh = init_device_mesh("cpu", (ranks,))
         self.model = nn.Module()
         for name, shape in size.shapes():
-            placement = Shard(dim if len(shape) > dim else 0)
+            placement = Replicate() if dim is None else Shard(dim if len(shape) > dim else 0)
             local, _ = compute_local_shape_and_global_offset(torch.Size(shape), mesh, [placement])
             tensor = DTensor.from_local(
                 torch.zeros(local), mesh, [placement], shape=torch.Size(shape), stride=_stride(shape)

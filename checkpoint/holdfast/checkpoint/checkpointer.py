@@ -495,6 +495,7 @@ class Checkpointer:
             is_finite=run.is_finite,
             parameters_finite=run.parameters_finite,
         )
+        capture.require_storable()
 
         def reached(point: SavePoint) -> None:
             if run.drill is not None and point is SavePoint.FILE_WRITTEN:

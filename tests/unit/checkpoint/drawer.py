@@ -33,6 +33,7 @@ class Drawer:
 
     def __init__(self) -> None:
         self.content: dict[str, bytes] = {}
+        self.empty: set[str] = set()  # folders, until they are renamed or removed
         self.renames_until_death: int | None = None
         self.removals_until_success = 0
         self.is_held = False
@@ -55,7 +56,8 @@ class Drawer:
 
     def names(self, folder: str = "") -> list[str]:
         below = f"{folder}/" if folder else ""
-        return sorted({name[len(below) :].split("/")[0] for name in self.content if name.startswith(below)})
+        names = (*self.content, *self.empty)
+        return sorted({name[len(below) :].split("/")[0] for name in names if name.startswith(below)})
 
     def free_bytes(self) -> int:
         return 0
@@ -67,7 +69,8 @@ class Drawer:
         raise OSError(95, "Operation not supported", name)
 
     def make(self, folder: str = "") -> None:
-        """Folders are there as soon as something is in them."""
+        if folder:
+            self.empty.add(folder)
 
     def rename(self, source: str, target: str) -> None:
         if self.renames_until_death is not None:
@@ -78,6 +81,9 @@ class Drawer:
             raise FileNotFoundError(2, "No such file or directory", source)
         is_folder = source not in self.content
         assert not is_folder or target not in self.names()
+        if source in self.empty:
+            self.empty.remove(source)
+            self.empty.add(target)
         for name in [name for name in self.content if name == source or name.startswith(f"{source}/")]:
             self.content[target + name[len(source) :]] = self.content.pop(name)
 
@@ -85,6 +91,7 @@ class Drawer:
         if self.removals_until_success:
             self.removals_until_success -= 1
             raise OSError(16, "Device or resource busy", folder)
+        self.empty.discard(folder)
         for name in [name for name in self.content if name.startswith(f"{folder}/")]:
             del self.content[name]
 

@@ -55,7 +55,7 @@ class Loop:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01, **settings)
         self.room = PrivateMemory(1 << 20)
         self.writer = ImageWriter(0)
-        self.generation, self.share = 0, set[ChunkKey]()
+        self.generation, self.share = 0, dict[ChunkKey, str]()
         scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2)
         self.state = Counted(self.model, self.optimizer, scheduler, None, {})
         self.live = LiveState(self.state, rank=0)
@@ -68,7 +68,7 @@ class Loop:
     def take(self) -> Snapshot:
         look = self.live.look()
         if look.generation != self.generation:
-            self.generation, self.share = look.generation, {claim.key for claim in look.claims()}
+            self.generation, self.share = look.generation, {claim.key: claim.name for claim in look.claims()}
         taken = self.writer.write(look, self.share, lambda *_: self.room, step=1, batches=1)
         assert taken is not None
         return taken

@@ -6,8 +6,8 @@ import torch
 
 from holdfast.api.errors import InvalidInput
 from holdfast.checkpoint import Checkpointer, SaveFailed, Standalone
-from holdfast.checkpoint.capture.capture import share_out
 from holdfast.checkpoint.capture.live import Claim
+from holdfast.checkpoint.capture.shares import share_out
 from holdfast.checkpoint.format.archive import frame, pack_object, unpack_object
 from holdfast.checkpoint.format.index import (
     Box,
@@ -66,11 +66,11 @@ def test_ranks_that_disagree_on_a_tensor_fail_the_save_by_name() -> None:
 def test_what_several_ranks_hold_is_written_once_and_evenly() -> None:
     replicas = [Claim(name, (), 10) for name in "abcd"]
     own = Claim("own", (4,), 15)
-    shares = share_out([replicas, [*replicas, own], replicas])
+    shares = share_out([replicas, [*replicas, own], replicas]).names
     assert sorted(key for share in shares for key in share) == [*((name, ()) for name in "abcd"), ("own", (4,))]
     assert ("own", (4,)) in shares[1]
     assert [len(share) for share in shares] == [2, 1, 2]
-    assert shares == share_out([replicas, [*replicas, own], replicas])
+    assert shares == share_out([replicas, [*replicas, own], replicas]).names
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

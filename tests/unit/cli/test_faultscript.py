@@ -40,6 +40,7 @@ from holdfast.api.event import (
     RoundProgressed,
     RunRecorded,
     StacksTaken,
+    StopEnded,
     StorageListed,
     WatchdogStarted,
 )
@@ -283,6 +284,7 @@ ORDINARY = {
         RestoreReported,
     ),
     *(StorageListed, RunRecorded, RoundProgressed, RoundBegan, InterventionRequested, ClockTicked, PodChanged),
+    StopEnded,  # long work of a script, which is no fault
     FleetReviewed,  # takes weeks of many jobs
     MemberReady,  # these follow a fault in a job with replica groups
     MembersReady,

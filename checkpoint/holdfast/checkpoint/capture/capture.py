@@ -1,110 +1,28 @@
-"""Taking the snapshots of one round, into the node's memory and for the storage, and the ranks' agreement on who
-stores what of the state: every chunk once, however many ranks hold it.
-"""
+"""Taking the snapshots of one round, into the node's memory and for the storage."""
 
 import ctypes
 import mmap
 import threading
-from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import prod
 
-import msgspec
 import torch
 from torch.distributed.tensor import DTensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
 from holdfast.api.checkpoint import all_finite
-from holdfast.checkpoint.capture import groups
 from holdfast.checkpoint.capture.image import ImageWriter, Room, Snapshot
-from holdfast.checkpoint.capture.live import ChunkKey, Claim, LiveState, Look
+from holdfast.checkpoint.capture.live import LiveState, Look
 from holdfast.checkpoint.capture.savegroup import SaveGroup
+from holdfast.checkpoint.capture.shares import Share, Shares
 from holdfast.checkpoint.capture.state import TrainingState
 from holdfast.checkpoint.capture.tier import MemoryTier
 from holdfast.checkpoint.capture.torchstate import local_of
-from holdfast.checkpoint.format import manifest
 from holdfast.checkpoint.memory.sharedbuffer import SharedBuffer, capacity_for
 
 _TENSORS_PER_PARAMETER = 4  # Itself, two states as large as it is, and a count of steps.
-
-
-def share_out(claims: Sequence[Sequence[Claim]]) -> list[set[ChunkKey]]:
-    """For each rank the keys of the chunks it writes, given what each rank holds.
-
-    The largest are given out first, each to the holder with the least to write so far (the lowest rank of
-    those): every rank computes the same answer.
-    """
-    holders: dict[Claim, list[int]] = {}
-    for rank, held in enumerate(claims):
-        for claim in held:
-            holders.setdefault(claim, []).append(rank)
-    loads = [0] * len(claims)
-    shares: list[set[ChunkKey]] = [set() for _ in claims]
-    for claim in sorted(holders, key=lambda claim: (-claim.size_bytes, claim.name, claim.offsets)):
-        writer = min(holders[claim], key=lambda rank: (loads[rank], rank))
-        loads[writer] += claim.size_bytes
-        shares[writer].add(claim.key)
-    return shares
-
-
-class _Held(msgspec.Struct, frozen=True):
-    """What one rank says of its state."""
-
-    claims: list[Claim]
-    members: groups.Members
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What this rank stores, and the parameters of all ranks by the optimizer's groups."""
-
-    keys: Set[ChunkKey] = frozenset()
-    members: groups.Members = field(default_factory=dict)
-
-    def whole(self, look: Look) -> Look:
-        """The state as it is to be stored: with whole groups, whoever stores them."""
-        own = {name: parameters for name, parameters in self.members.items() if name in look.objects}
-        return replace(look, objects={**look.objects, **own})
-
-
-class Shares:
-    """This rank's share. The same object as long as nobody's state changes its shape."""
-
-    def __init__(self, group: SaveGroup) -> None:
-        self._group = group
-        self._generation: int | None = None
-        self._held = b""
-        self._digest = b""
-        self._digests: list[bytes] = []
-        self._share = Share()
-
-    def agree(self, look: Look) -> Share:
-        """Collective. Costs one tiny exchange while nobody's state has changed its shape, and a second where ranks
-        have other groups than others. Raises InvalidInput, on every rank alike, when two of them differ in what is
-        stored of a group.
-        """
-        if look.generation != self._generation:
-            self._generation = look.generation
-            self._held = msgspec.msgpack.encode(_Held(look.claims(), look.members()))
-            self._digest = manifest.hash_block(self._held).encode()
-        settings = msgspec.msgpack.encode(look.settings())
-        said = self._group.exchange(msgspec.msgpack.encode((self._digest, manifest.hash_block(settings))))
-        digests = [msgspec.msgpack.decode(each) for each in said]
-        if len({found for _, found in digests}) > 1:
-            told = self._group.exchange(settings)
-            groups.require_alike([msgspec.msgpack.decode(each, type=dict[str, str]) for each in told])
-        shapes = [shape for shape, _ in digests]
-        if shapes != self._digests:
-            everything = [msgspec.msgpack.decode(each, type=_Held) for each in self._group.exchange(self._held)]
-            keys = share_out([each.claims for each in everything])[self._group.rank]
-            self._share = Share(frozenset(keys), groups.joined([each.members for each in everything]))
-            self._digests = shapes
-        return self._share
-
-    def agreed(self, look: Look) -> Share | None:
-        """What was agreed on last; None when that is not for this state any more. Not collective."""
-        return self._share if look.generation == self._generation else None
 
 
 class PrivateMemory:
@@ -159,6 +77,12 @@ class Capture:
         else:
             self._private = PrivateMemory(capacity_for(estimate_bytes))
 
+    def require_storable(self) -> None:
+        """Find what cannot be stored before the first step, and not at the first save. Collective; raises as
+        `Shares.agree` does.
+        """
+        self._shares.settle(self._live.look(with_data=False))
+
     def agree(self, *, step: int) -> None:
         """Share out who stores what, and which snapshots are copied. Collective: after `step`, on all ranks alike.
         Whoever takes one to be stored has agreed as well. Raises as `Shares.agree` does.
@@ -167,7 +91,8 @@ class Capture:
 
     def remember(self, *, step: int, batches: int) -> bool:
         """Take a snapshot into the node's memory. Not collective; False when this one is left out, because there
-        is no room or the state is not what was shared out.
+        is no room or the state is not what was shared out. Whether ranks still hold alike what they did then is
+        for whoever restores it to see.
         """
         if self._memory is None:
             return False
@@ -175,7 +100,8 @@ class Capture:
         share = self._shares.agreed(look)
         if share is None:
             return False
-        return self._copy(look, share, self._memory.room, step=step, batches=batches) is not None
+        taken = self._copy(look, share, self._memory.room, step=step, batches=batches, proof=self._shares.proof)
+        return taken is not None
 
     def take(self, *, step: int, batches: int) -> Snapshot:
         """A snapshot to be stored, valid until `release`; there is one at a time. Collective.
@@ -219,14 +145,23 @@ class Capture:
         return self._shares.agree(look)
 
     def _copy(
-        self, look: Look, share: Share, room_for: Callable[[int, int], Room | None], *, step: int, batches: int
+        self,
+        look: Look,
+        share: Share,
+        room_for: Callable[[int, int], Room | None],
+        *,
+        step: int,
+        batches: int,
+        proof: Callable[[Look], Mapping[str, str]] = lambda look: {},
     ) -> Snapshot | None:
-        """The snapshot, which counts in the node's memory if it lies there; None without room."""
-        snapshot = self._writer.write(share.whole(look), share.keys, room_for, step=step, batches=batches)
+        """The snapshot, which counts in the node's memory if it lies there; None without room. It carries its
+        `proof`, where the ranks have not just agreed.
+        """
+        snapshot = self._writer.write(share.whole(look), share.names, room_for, step=step, batches=batches)
         if snapshot is None:
             return None
         # Only now has an accelerator told what it computed last: the copy has waited for it.
-        snapshot = replace(snapshot, healthy=self._is_finite())
+        snapshot = replace(snapshot, healthy=self._is_finite(), alike=proof(look))
         room = snapshot.room
         if self._memory is not None and isinstance(room, SharedBuffer) and self._memory.keep(room, snapshot):
             self._remembered(step)

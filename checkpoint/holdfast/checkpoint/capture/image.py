@@ -9,9 +9,9 @@ import ctypes
 import pickle
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -37,7 +37,8 @@ class Snapshot:
     """One rank's share of the state after `step` steps. Valid until the `room` it lies in is given to another one.
 
     `image` is exactly what the file called `file` has to hold; `entries` and `paths` are as in `Listing`.
-    `healthy` is whether the rank's last loss and gradient norm were finite, None when it could not tell.
+    `healthy` is whether the rank's last loss and gradient norm were finite, None when it could not tell. `alike`
+    is as in `SnapshotRecord`.
     """
 
     step: int
@@ -48,6 +49,7 @@ class Snapshot:
     paths: Mapping[str, tuple[str | int, ...]]
     healthy: bool | None = None
     room: Room | None = None
+    alike: Mapping[str, str] = field(default_factory=dict)
 
 
 class ImageWriter:
@@ -57,21 +59,22 @@ class ImageWriter:
         self._file = f"__{rank}_0.distcp"
         self._copier = _TensorCopier()
         self._packed: dict[str, tuple[bytes, bytes]] = {}
-        self._laid_out: tuple[int, Set[ChunkKey], _Layout] | None = None
+        self._laid_out: tuple[int, Mapping[ChunkKey, str], _Layout] | None = None
         self._moves: tuple[_Layout, Mapping[str, Shard], int, _Moves] | None = None  # Of what is held.
         self._framed: weakref.WeakKeyDictionary[Room, _Layout] = weakref.WeakKeyDictionary()
 
     def write(
         self,
         look: Look,
-        share: Set[ChunkKey],
+        share: Mapping[ChunkKey, str],
         room_for: Callable[[int, int], Room | None],
         *,
         step: int,
         batches: int,
     ) -> Snapshot | None:
-        """Copy what `share` asks for of the state that `look` sees; on return the state may change. `room_for` is
-        given the size of the image in bytes and how many entries it has; where it gives no room, nothing is done.
+        """Copy what `share` asks for of the state that `look` sees, to be stored under the names that it gives; on
+        return the state may change. `room_for` is given the size of the image in bytes and how many entries it
+        has; where it gives no room, nothing is done.
 
         Raises InvalidInput for what cannot be packed.
         """
@@ -79,7 +82,7 @@ class ImageWriter:
         objects = {name: self._pack(name, value) for name, value in look.objects.items() if (name, ()) in share}
         entries, end = dict(layout.entries), layout.tensor_bytes
         for name, packed in objects.items():
-            entries[name] = StoredObject(file=self._file, start=end, length_bytes=len(packed))
+            entries[share[name, ()]] = StoredObject(file=self._file, start=end, length_bytes=len(packed))
             end += len(packed)
         room = room_for(end, len(entries))
         if room is None:
@@ -106,7 +109,7 @@ class ImageWriter:
             image=room.image[:end],
             room=room,
             entries=entries,
-            paths={**layout.paths, **{name: look.paths[name] for name in objects}},
+            paths={**layout.paths, **dict(_stored(name, share[name, ()], look) for name in objects)},
         )
 
     def _pack(self, name: str, value: object) -> bytes:
@@ -122,7 +125,7 @@ class ImageWriter:
             self._packed[name] = known
         return known[1]
 
-    def _layout(self, look: Look, share: Set[ChunkKey]) -> "_Layout":
+    def _layout(self, look: Look, share: Mapping[ChunkKey, str]) -> "_Layout":
         """One archive after the other for those of the shards that are in `share`, laid out anew only when the
         state has changed its shape.
         """
@@ -131,20 +134,31 @@ class ImageWriter:
             return known[2]
         slots: dict[str, _Slot] = {}
         entries: dict[str, Stored] = {}
+        paths: dict[str, tuple[str | int, ...]] = {}
         start = 0
         for name, shard in look.shards.items():
-            if (name, shard.box.offsets) not in share:
+            stored = share.get((name, shard.box.offsets))
+            if stored is None:
                 continue
             dtype = shard.local.dtype
             frame = archive.frame(dtype, shard.box.sizes)
             payload = start + len(frame.before)
             slots[name] = _Slot(dtype, shard.box, start, payload, frame.payload_bytes)
-            chunk = StoredChunk(self._file, start, frame.length_bytes, payload, shard.box)
-            entries[name] = StoredTensor(str(dtype).removeprefix("torch."), shard.shape, (chunk,))
+            shape, box = shard.shape, shard.box
+            if stored != name:  # by itself
+                shape, box = shard.box.sizes, Box((0,) * len(shard.box.sizes), shard.box.sizes)
+            chunk = StoredChunk(self._file, start, frame.length_bytes, payload, box)
+            entries[stored] = StoredTensor(str(dtype).removeprefix("torch."), shape, (chunk,))
+            paths.update([_stored(name, stored, look)])
             start += -(-frame.length_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-        layout = _Layout(slots, start, entries, {name: look.paths[name] for name in slots})
+        layout = _Layout(slots, start, entries, paths)
         self._laid_out = look.generation, share, layout
         return layout
+
+
+def _stored(name: str, stored: str, look: Look) -> tuple[str, tuple[str | int, ...]]:
+    """The name that it is stored under, and how that is nested."""
+    return stored, look.paths[name] if stored == name else (stored,)
 
 
 @dataclass(frozen=True, slots=True)

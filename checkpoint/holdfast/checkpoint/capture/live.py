@@ -7,7 +7,7 @@ looked at each time, and only a change of the state's shape has the state dict a
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import is_
 from typing import Any
 
@@ -34,15 +34,26 @@ ChunkKey = tuple[str, tuple[int, ...]]
 
 
 class Claim(msgspec.Struct, frozen=True, order=True):
-    """A rank holds this chunk of `name` (offsets are empty for objects and scalars)."""
+    """A rank holds this chunk of `name` (offsets are empty for objects and scalars). Objects have no dtype.
+    `is_local`: it is about the part of a sharded parameter that the rank holds, and so never what others hold.
+    """
 
     name: str
     offsets: tuple[int, ...]
     size_bytes: int
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+    is_local: bool = False
 
     @property
     def key(self) -> ChunkKey:
         return self.name, self.offsets
+
+    @property
+    def form(self) -> tuple[object, ...]:
+        """Of two chunks that can be one."""
+        return self.dtype, self.shape, self.sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +76,28 @@ class Look:
         return {**self.held, **self.given}
 
     def claims(self) -> list[Claim]:
+        shards = self.shards
         tensors = [
-            Claim(name, shard.box.offsets, shard.box.volume * shard.local.element_size())
-            for name, shard in self.shards.items()
+            Claim(
+                name,
+                shard.box.offsets,
+                shard.box.volume * shard.local.element_size(),
+                str(shard.local.dtype).removeprefix("torch."),
+                shard.shape,
+                shard.box.sizes,
+                self._is_local(name, shard, shards),
+            )
+            for name, shard in shards.items()
         ]
         return tensors + [Claim(name, (), 0) for name in self.objects]
+
+    def _is_local(self, name: str, shard: Shard, shards: Mapping[str, Shard]) -> bool:
+        """Whether it is a plain tensor that the optimizer keeps of a parameter of which this rank has a part."""
+        path = self.paths[name]
+        if not name.startswith(_STATE) or not shard.is_plain or not shard.shape or len(path) < 3:
+            return False
+        whole = shards.get(f"{_MODEL}{path[2]}")
+        return whole is not None and whole.box.sizes != whole.shape
 
     def members(self) -> groups.Members:
         """Which of this rank's parameters are in which group of its optimizer."""
@@ -204,14 +232,17 @@ class LiveState:
         self._signature: tuple[object, ...] = ()
         self._held_signature: list[object] = []
 
-    def look(self) -> Look:
-        """The state as it is now. Raises InvalidInput for what cannot be stored."""
+    def look(self, *, with_data: bool = True) -> Look:
+        """The state as it is now. Raises InvalidInput for what cannot be stored. A loader that is asked for its
+        place before it is begun may begin: until then it is not asked (`with_data`).
+        """
+        state = self._state if with_data else replace(self._state, data=None)
         if self._plan is not None and self._plan.holds(self._state):
-            rest, own = self._plan.rest(self._state.optimizer), self._state.own(self._rank)
+            rest, own = self._plan.rest(self._state.optimizer), state.own(self._rank)
             return self._seen(
                 Flat({**rest.values, **own.values}, {**rest.paths, **own.paths}, [*rest.keys, *own.keys])
             )
-        flat = self._state.flat(self._rank)
+        flat = state.flat(self._rank)
         try:
             self._plan = _Plan(self._state, flat)
         except LookupError as missing:

@@ -13,11 +13,14 @@ from holdfast.checkpoint.format.index import Box
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """`local` is the memory of `box`, of a tensor that is `shape` over all ranks. Not a copy."""
+    """`local` is the memory of `box`, of a tensor that is `shape` over all ranks. Not a copy. `is_plain`: nothing
+    says that other ranks hold other parts of it.
+    """
 
     local: torch.Tensor
     shape: tuple[int, ...]
     box: Box
+    is_plain: bool = True
 
 
 Boxes = dict[tuple[torch.Size, DeviceMesh, tuple[Placement, ...]], Box]
@@ -49,4 +52,4 @@ def shard_of(name: str, tensor: torch.Tensor, boxes: Boxes | None = None) -> Sha
     if 0 in box.sizes and 0 not in tensor.shape:
         return None
     # What `to_local` gives, without its autograd node.
-    return Shard(local=local_of(tensor).detach(), shape=tuple(tensor.shape), box=box)
+    return Shard(local=local_of(tensor).detach(), shape=tuple(tensor.shape), box=box, is_plain=False)

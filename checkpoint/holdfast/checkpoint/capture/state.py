@@ -7,6 +7,7 @@ data.rank-00003               one object per rank: its place in the data, and th
 equivalence.rank-00003        one object per rank, where there is something to compare a restored model by
 random.rank-00003.<source>    tensors per rank
 random.pass.rank-00003.<source>  the same, as the pass over the data that is under way began
+own.rank-00003.<name>         what of the above rank 3 holds in other content than the rank that stores <name>
 loop                          one object, of a loop that counts its steps by itself
 keys                          one object: the keys of dictionaries, where some are no text
 
@@ -36,7 +37,9 @@ from holdfast.checkpoint.format.wrappers import unwrapped
 
 SCHEDULER, SCALER, KEYS = "scheduler", "scaler", "keys"
 _GENERATOR: Final = re.compile(r"random\.(?:pass\.)?rank-(\d+)\.(.+)")
-_OBJECT: Final = re.compile(rf"{SCHEDULER}|{SCALER}|{KEYS}|{loopplace.NAME}|(data|equivalence)\.rank-\d+")
+_OBJECT: Final = re.compile(
+    rf"{SCHEDULER}|{SCALER}|{KEYS}|{loopplace.NAME}|(data|equivalence)\.rank-\d+|own\.rank-\d.*"
+)
 
 
 def data_name(rank: int) -> str:

@@ -269,6 +269,7 @@ class MemoryTier:
             parent=self._parent,
             keepers=self._keepers if self.schedule.is_copied(snapshot.step) else (),
             healthy=snapshot.healthy,
+            alike=dict(snapshot.alike),
         )
         try:
             buffer.complete(record)

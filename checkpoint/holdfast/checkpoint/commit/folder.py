@@ -1,15 +1,22 @@
 """The moment a checkpoint becomes one, and the tidying around it. Everything here runs under the fence's lock."""
 
+import errno
 import logging
+import os
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 
+from holdfast.api.errors import InvalidInput, Problem
 from holdfast.checkpoint.commit import discovery, fence
 from holdfast.checkpoint.commit.retention import Need, Retention, judged, leave_need, read_need
 from holdfast.checkpoint.commit.storage import Entered
 from holdfast.checkpoint.format.files import Tree
 
 _LOG = logging.getLogger(__name__)
+
+# What a file system says that cannot do it, today or tomorrow. Source: man 2 rename; FUSE answers ENOSYS.
+_NEVER = (errno.ENOSYS, errno.EXDEV, errno.EOPNOTSUPP, errno.EPERM, errno.EINVAL, errno.EISDIR)
 
 
 class FolderCommits:
@@ -19,13 +26,16 @@ class FolderCommits:
         self._storage = storage
 
     def enter(self, *, owner: str, round: int) -> int:
-        """The clearing comes first, so that what the dead left on a full disk cannot keep the living out."""
+        """The clearing comes first, so that what the dead left on a full disk cannot keep the living out. Raises
+        InvalidInput for a file system that cannot rename a folder.
+        """
         storage = self._storage
         storage.make()
         with storage.exclusive():
             last = fence.read(storage)
             mark = fence.raised(last, owner=owner, round=round, uri=storage.uri)
             _delete(storage, _leftovers(storage, mark.number))
+            _require_renames(storage)
             if mark != last:
                 fence.write(storage, mark)
         return mark.number
@@ -86,6 +96,29 @@ class FolderCommits:
                 if need is not None:
                     leave_need(storage, need)  # Last: a full disk may have had no room for it before.
         return verdict.line
+
+
+def _require_renames(storage: Tree) -> None:
+    """Rename an empty folder. Its names are of what is cleared away, should this be the end."""
+    first = discovery.committed_name(0)
+    before, after = (discovery.doomed_name(first, secrets.token_hex(4)) for _ in range(2))
+    storage.make(before)
+    name = before
+    try:
+        storage.rename(before, after)
+        name = after
+    except OSError as error:
+        if error.errno not in _NEVER:
+            raise
+        said = f"{storage.uri}, where rename() of a folder fails with {errno.errorcode[error.errno]}"
+        fix = (
+            f"a checkpoint becomes one by a rename ({os.strerror(error.errno)}): name a folder of a disk, of NFS "
+            "or of Lustre, or a mounted bucket by itself, as s3://bucket/prefix"
+        )
+        raise InvalidInput(Problem(field="checkpoint.uri", value=said, fix=fix)) from error
+    finally:
+        with suppress(OSError):
+            storage.remove(name)
 
 
 def _leftovers(storage: Tree, round: int, token: str = "") -> list[str]:

@@ -13,7 +13,8 @@ class SnapshotRecord(msgspec.Struct, frozen=True):
     The image is the exact content of the rank's file of a checkpoint, called `file`; `entries` and `paths` say
     what lies where in it, as a `Listing` does. `parent` is the step that the round had restored, None when it
     started afresh. `keepers` are the transfer servers ("host:port") that are to hold a copy. `healthy` is whether
-    the rank's last loss and gradient norm were finite, None when it could not tell.
+    the rank's last loss and gradient norm were finite, None when it could not tell. `alike` are digests of what it
+    was to hold like other ranks, by a name for those: where two ranks have another one, the step is not whole.
     """
 
     owner: str
@@ -29,6 +30,7 @@ class SnapshotRecord(msgspec.Struct, frozen=True):
     parent: Count | None = None
     keepers: tuple[str, ...] = ()
     healthy: bool | None = None
+    alike: dict[str, str] = {}
 
     @property
     def age(self) -> tuple[int, int]:

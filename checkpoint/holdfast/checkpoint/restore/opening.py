@@ -5,7 +5,7 @@ import secrets
 import msgspec
 
 from holdfast.api.checkpoint import StoredCheckpoint, is_refused, restore_order
-from holdfast.api.errors import Damaged, Fenced, Unavailable
+from holdfast.api.errors import Damaged, Fenced, InvalidInput, Problem, Unavailable
 from holdfast.api.round import Restore, Tier
 from holdfast.checkpoint.capture.savegroup import SaveGroup
 from holdfast.checkpoint.commit.discovery import Found, committed_step, discover, lineage
@@ -30,10 +30,13 @@ class Opening(msgspec.Struct, frozen=True, tag=True):
 
 
 class _Refusal(msgspec.Struct, frozen=True, tag=True):
-    """Rank 0 may not, or cannot, use the directory: the name of the error, and why."""
+    """Rank 0 may not, or cannot, use the directory: the name of the error, and why. Of one that is none for
+    checkpoints what is wrong, and what to write.
+    """
 
     error: str
-    reason: str
+    reason: str = ""
+    problems: tuple[Problem, ...] = ()
 
 
 _ERRORS = {each.__name__: each for each in (Fenced, Damaged, Unavailable)}
@@ -47,7 +50,7 @@ def open_together(
     its `number` there is not known.
 
     Raises, on every rank alike, Fenced when a newer round has entered, Damaged when nobody can tell which rounds
-    have, and Unavailable when the storage fails.
+    have, Unavailable when the storage fails, and InvalidInput when it is none for checkpoints.
     """
     said: Opening | _Refusal | None = None
     if group.rank == 0:
@@ -55,10 +58,14 @@ def open_together(
             said = _open(storage, round, restore, enters=enters)
         except (Fenced, Damaged) as error:
             said = _Refusal(type(error).__name__, str(error))
+        except InvalidInput as error:
+            said = _Refusal(InvalidInput.__name__, problems=error.problems)
         except OSError as error:
             said = _Refusal(Unavailable.__name__, f"{storage.uri} cannot be opened: {error}")
     brief = msgspec.structs.replace(said, line=()) if isinstance(said, Opening) else said
     heard: Opening | _Refusal = _DECODER.decode(group.broadcast(msgspec.msgpack.encode(brief)))
+    if isinstance(heard, _Refusal) and heard.problems:
+        raise InvalidInput(*heard.problems)
     if isinstance(heard, _Refusal):
         raise _ERRORS[heard.error](heard.reason)
     return said if isinstance(said, Opening) else heard

@@ -252,14 +252,17 @@ class Plan:
     unused: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, checkpoint: StoredCheckpoint, state: TrainingState, rank: int) -> "Plan":
-        """Raises Unfit when the checkpoint does not hold what `state` asks for, Damaged when it is not whole. The
-        state stays as it is.
+    def of(
+        cls, checkpoint: StoredCheckpoint, state: TrainingState, rank: int, world_size: int | None = None
+    ) -> "Plan":
+        """As `rank` of that world (None: the saved one) restores it. The state stays as it is. Raises Unfit when
+        the checkpoint does not hold what `state` asks for, Damaged when it is not whole.
         """
+        checkpoint = checkpoint.seen_by(rank, world_size or checkpoint.manifest.world_size)
         plan = cls(checkpoint=checkpoint, wants=Wants(checkpoint.map), sharded=state.sharded())
         fitting = Fitting(checkpoint, state.allowed)
         plan._add_model(fitting)
-        plan._take_shape(state, fitting)
+        plan._take_shape(state, fitting, world_size)
         plan._add_optimizer_and_extra(fitting)
         for name, single in state.singles.items():
             if fitting.object(name):
@@ -320,14 +323,14 @@ class Plan:
         except msgspec.ValidationError as error:
             raise Unfit(f"{KEYS} in {self.checkpoint.name} is not what a save writes: {error}") from error
 
-    def _take_shape(self, state: TrainingState, fitting: Fitting) -> None:
+    def _take_shape(self, state: TrainingState, fitting: Fitting, world_size: int | None) -> None:
         """That of what was saved of the optimizer and further objects. Of a parameter that is not restored, what
         the optimizer had of it is not either.
         """
         known = optimizerstate.named_parameters(state.model)
         kept = {name.removeprefix(f"{MODEL}.") for name in fitting.kept}
         parameters = {name: each for name, each in known.items() if name not in kept}
-        shapes = Shapes(self.checkpoint, self._keys(), parameters)
+        shapes = Shapes(self.checkpoint, self._keys(), parameters, world_size=world_size)
         if known:
             numbered = optimizerstate.numbered(state.optimizer)
             self.sharded[OPTIMIZER] = shapes.optimizer(self.sharded[OPTIMIZER], numbered)

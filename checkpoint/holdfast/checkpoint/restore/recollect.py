@@ -12,6 +12,7 @@ from holdfast.api.control import Assignment
 from holdfast.api.errors import Damaged
 from holdfast.api.round import Tier
 from holdfast.checkpoint.capture.savegroup import SaveGroup
+from holdfast.checkpoint.capture.shares import unequal
 from holdfast.checkpoint.commit.discovery import Found, committed_name, lineage
 from holdfast.checkpoint.errors import SaveFailed
 from holdfast.checkpoint.format import manifest
@@ -151,7 +152,9 @@ class Recollection:
         return self._peers.block(block_hash, self._servers)
 
     def candidate(self, whole: _Whole, described: Sequence[_Description]) -> Candidate | None:
-        """None when an image's description is missing, or they do not add up to one state."""
+        """None when an image's description is missing, or they do not add up to one state, also because what one
+        rank kept for others was not what those held.
+        """
         by_rank = {each.record.rank: each for each in described}
         records: list[_Description] = []
         by_file: dict[str, tuple[Which, Sequence[str]]] = {}
@@ -163,6 +166,9 @@ class Recollection:
             # An image's own node is asked first.
             nearest = sorted(places, key=lambda place: (place.item.is_copy, place.speaker))
             by_file[one.record.file] = which, [place.server for place in nearest if place.server]
+        if unequal([each.record.alike for each in records]):
+            _LOG.warning("ranks held in different content what one of them kept for all step=%d", whole.step)
+            return None
         found = whole.manifest(records)
         try:
             index = merge(Listing(each.record.entries, each.record.paths) for each in records)

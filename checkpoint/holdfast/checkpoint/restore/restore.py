@@ -139,7 +139,9 @@ class Restorer:
     def _open(self, candidate: Candidate) -> tuple[Plan | None, list[Demand], str | None]:
         """The plan, what all ranks need, and why the candidate is passed over if it is. Touches nothing."""
         group = self._group
-        plan = _attempt(candidate.name, lambda: Plan.of(candidate.open(), self._state, group.rank))
+        plan = _attempt(
+            candidate.name, lambda: Plan.of(candidate.open(), self._state, group.rank, group.world_size)
+        )
         if isinstance(plan, _Word):
             offer = _Offer(word=plan)
         else:

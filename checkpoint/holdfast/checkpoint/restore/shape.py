@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, zeros
 
 from holdfast.checkpoint.capture import groups
 from holdfast.checkpoint.capture.optimizerstate import STATE
+from holdfast.checkpoint.errors import Unfit
 from holdfast.checkpoint.format.nested import Keys, NamePath, flatten, joined, nest
 from holdfast.checkpoint.restore.stored import StoredCheckpoint
 
@@ -23,8 +24,19 @@ OPTIMIZER, EXTRA = "optimizer", "extra"
 class Shapes:
     """Nested state as `checkpoint` has it, of tensors of this rank; objects are None until they are read."""
 
-    def __init__(self, checkpoint: StoredCheckpoint, keys: Keys, parameters: Mapping[str, torch.Tensor]) -> None:
-        """`keys` are those that were saved. `parameters` are the model's on this rank, by name."""
+    def __init__(
+        self,
+        checkpoint: StoredCheckpoint,
+        keys: Keys,
+        parameters: Mapping[str, torch.Tensor],
+        *,
+        world_size: int | None = None,
+    ) -> None:
+        """`keys` are those that were saved. `parameters` are the model's on this rank of a world of that size
+        (None: the saved one), by name.
+        """
+        saved = checkpoint.manifest.world_size
+        self._is_same_world = world_size in (None, saved)
         self._checkpoint = checkpoint
         self._keys = keys
         self._parameters = parameters
@@ -91,7 +103,14 @@ class Shapes:
             return torch.zeros_like(like, dtype=dtype, requires_grad=False)
         if shape == ():  # a count of steps, which torch keeps in the processor's memory, or moves
             return torch.zeros((), dtype=dtype)
-        if not isinstance(like, DTensor):
+        is_apart = name in self._checkpoint.apart
+        if is_apart and isinstance(like, DTensor) and not self._is_same_world:
+            saved = self._checkpoint.manifest.world_size
+            raise Unfit(
+                f"{name}: each of {saved} ranks had its own, of its part of a sharded parameter. "
+                f"Restore on {saved} ranks, or have the optimizer keep it as a DTensor"
+            )
+        if is_apart or not isinstance(like, DTensor):
             return torch.zeros(shape, dtype=dtype, device=like.device)
         placements = [_kept(each, shape, tuple(like.shape)) for each in like.placements]
         return zeros(shape, dtype=dtype, device_mesh=like.device_mesh, placements=placements)

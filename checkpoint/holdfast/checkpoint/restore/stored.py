@@ -1,20 +1,23 @@
 """A committed checkpoint, read verified: whole, or the boxes of its tensors that a rank asks for."""
 
+import copy
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 import torch
+from msgspec.structs import replace
 
 from holdfast.api.errors import Damaged
 from holdfast.api.round import Tier
+from holdfast.checkpoint.capture.randomness import source_rank
 from holdfast.checkpoint.commit.discovery import read_index, read_manifest
 from holdfast.checkpoint.errors import Unfit
-from holdfast.checkpoint.format import archive
+from holdfast.checkpoint.format import archive, own
 from holdfast.checkpoint.format.files import Files, Readable
-from holdfast.checkpoint.format.index import Box, Index, StoredObject, StoredTensor
+from holdfast.checkpoint.format.index import Box, Index, Stored, StoredObject, StoredTensor
 from holdfast.checkpoint.format.manifest import Manifest, hash_block
 from holdfast.checkpoint.format.verifiedfile import VerifiedFile
 from holdfast.checkpoint.format.wrappers import unwrapped
@@ -36,12 +39,38 @@ class StoredCheckpoint:
         }
         self.index = _unwrapped(index)
         self.map = BlockMap(manifest, self.index.entries)
+        self.apart: frozenset[str] = frozenset()
+        """The names of what ranks held in different content, where it is seen as one of them sees it."""
 
     @classmethod
     def open(cls, files: Files, name: str) -> "StoredCheckpoint":
         """A checkpoint in storage: reads its manifest and index, no tensor yet."""
         manifest = read_manifest(files, name)
         return cls(files, name, manifest, read_index(files, name, manifest))
+
+    def seen_by(self, rank: int, world_size: int) -> "StoredCheckpoint":
+        """The same as `rank` of that world restores it: what the rank that it follows kept for itself stands under
+        its name. Of sharded tensors that is so in a world of the saved size only: in another one the parts of
+        different ranks do not belong together.
+        """
+        source = source_rank(rank, self.manifest.world_size)
+        entries = {name: each for name, each in self.index.entries.items() if not name.startswith(own.PREFIX)}
+        if len(entries) == len(self.index.entries):
+            return self
+        apart: set[str] = set()
+        for name, stored in self.index.entries.items():
+            kept = own.read_own(name)
+            if kept is None or kept.name not in entries:
+                continue
+            apart.add(kept.name)
+            if kept.rank == source:
+                is_same_world = world_size == self.manifest.world_size
+                entries[kept.name] = _in_place(
+                    entries[kept.name], stored, kept.offsets, is_same_world=is_same_world
+                )
+        seen = copy.copy(self)
+        seen.index, seen.apart = Index(entries, self.index.paths), frozenset(apart)
+        return seen
 
     def names(self, prefix: str = "") -> list[str]:
         return [name for name in self.index.entries if name.startswith(prefix)]
@@ -132,6 +161,20 @@ class StoredCheckpoint:
         if strip.start < 0 or strip.end > size:
             raise Damaged(f"{self.name}/{file} ends at {size}, bytes up to {strip.end} are asked for")
         return file, strip
+
+
+def _in_place(common: Stored, kept: Stored, offsets: Sequence[int], *, is_same_world: bool) -> Stored:
+    """What a rank kept for itself, in place of what is stored under the name."""
+    if not isinstance(common, StoredTensor) or not isinstance(kept, StoredTensor):
+        return kept
+    if kept.shape == common.shape or len(common.chunks) == 1:
+        return kept
+    box = Box(tuple(offsets) or (0,) * len(kept.shape), kept.shape)
+    if not is_same_world or all(chunk.box != box for chunk in common.chunks):
+        return common
+    (own_chunk,) = kept.chunks
+    chunks = tuple(replace(own_chunk, box=box) if chunk.box == box else chunk for chunk in common.chunks)
+    return StoredTensor(common.dtype, common.shape, chunks)
 
 
 def _unwrapped(index: Index) -> Index:

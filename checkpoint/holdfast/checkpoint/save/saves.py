@@ -58,7 +58,9 @@ class SavePolicy:
                 return True
         if self._memory is None:
             return False
-        if is_first := self._steps in (1, SETTLED_AFTER):
+        # Where nothing is saved, nobody else finds that replicas are none any more.
+        is_power = self._save is None and self._steps & (self._steps - 1) == 0
+        if is_agreed := self._steps in (1, SETTLED_AFTER) or is_power:
             self._run.phase(Phase.CHECKPOINT)
             if self._save is not None:
                 self._save.wait()  # Nothing else is said among the ranks meanwhile.
@@ -66,7 +68,7 @@ class SavePolicy:
         if is_due := self._memory.schedule.is_due(step):
             self._run.phase(Phase.CHECKPOINT)
             self._capture.remember(step=step, batches=batches)
-        return is_first or is_due
+        return is_agreed or is_due
 
 
 class Lived:
