@@ -80,7 +80,7 @@ class World:
             for worker in self.ranks.values():
                 worker.step = (worker.step or 0) + 1
                 worker.sequence = (worker.sequence or 0) + 1
-                worker.phase, worker.step_time_s = Phase.DATA, self.step_time_s
+                worker.phase, worker.step_time_s = Phase.OWN, self.step_time_s
                 worker.published_at = worker.phase_at = self.now
         return self
 

@@ -27,7 +27,7 @@ def test_a_stopped_worker_is_named_with_certainty_and_both_sides_are_shown() -> 
     assert (finding.round, finding.also) == (1, ())
     assert finding.began_at == pytest.approx(stopped_at, abs=0.2)
     culprit, others = finding.evidence
-    assert "rank 2 did not arrive: process Stopped, in data after step 50, collective 50" in culprit.says
+    assert "rank 2 did not arrive: process Stopped, in own after step 50, collective 50" in culprit.says
     assert "ranks 0-1, 3 in backward after step 50, collective 51" in others.says
 
 
@@ -118,7 +118,7 @@ def test_one_that_runs_and_hangs_before_it_takes_up_the_round_has_the_time_of_a_
     assert (finding.confidence, finding.round) == (Confidence.PROBABLE, 2)
     assert finding.began_at == pytest.approx(began)
     says = [each.says for each in finding.evidence]
-    assert says[0].startswith("rank 1 did not arrive: process Running, in data after step 50")
+    assert says[0].startswith("rank 1 did not arrive: process Running, in own after step 50")
     assert any(each.startswith("ranks 2-3 in startup before its first step") for each in says)
 
 

@@ -96,7 +96,7 @@ _BEFORE_THE_MEETING = (
     Phase.DATA,
     Phase.FORWARD,
 )
-_IN_THE_STEP = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+_IN_THE_STEP = (Phase.OWN, Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 _PLACES = {phase: place for place, phase in enumerate((*_BEFORE_THE_MEETING, Phase.BACKWARD, Phase.OPTIMIZER))}
 GROUPS_SHOWN = 8
 CULPRITS_SHOWN = 8
