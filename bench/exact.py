@@ -23,7 +23,7 @@ from typing import Final
 
 from cells.axes import AXES, Cell, cells, covering
 from cells.keepers import KEEPERS
-from cells.outcome import EXACT, IMPOSSIBLE, LOST, REFUSED, Outcome, outcome, undisturbed
+from cells.outcome import EXACT, IMPOSSIBLE, LOST, REFUSED, SILENT, Outcome, outcome, undisturbed
 from figure import BUILD, Figure, Goal, measured, publish
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -54,8 +54,9 @@ def main() -> int:
                 if each is None:
                     whole = whole or undisturbed(cell)
                     each = outcome(cell, keeper, whole)
-                    file.write(json.dumps({"code": of, "row": each.row()}) + "\n")
-                    file.flush()
+                    if SILENT not in each.why:  # of a machine that is too busy, perhaps: looked at again
+                        file.write(json.dumps({"code": of, "row": each.row()}) + "\n")
+                        file.flush()
                 found.append(each)
                 print(f"{number}/{len(chosen)}  {keeper:9} {each.says:13} {cell}  {each.why}", flush=True)
     for line in table(found):

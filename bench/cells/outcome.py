@@ -23,7 +23,8 @@ from cells.keepers import KEEPERS, quiet
 from cells.training import BATCHES, CUT, EARLIER, EPOCHS, Script, batches, script_of
 
 STEPS: Final = BATCHES * EPOCHS
-PATIENCE_S: Final = 120.0
+PATIENCE_S: Final = 300.0
+SILENT: Final = "a process ended, or hung, without a word"
 
 EXACT, LOST, REFUSED, IMPOSSIBLE = "exact", "lost", "refused", "torch cannot"
 
@@ -137,7 +138,7 @@ def _heard(ours: Connection) -> Life:
         if ours.poll(PATIENCE_S):
             life: Life = ours.recv()
             return life
-    return Life(error="a process ended, or hung, without a word")
+    return Life(error=SILENT)
 
 
 def _live(part: _Part, told: Connection) -> None:
