@@ -4,15 +4,18 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.checkpoint.commit.folder import FolderCommits
 from holdfast.checkpoint.format.manifest import NO_KEYS, FileRecord, Keyring, hashing_with
 from holdfast.checkpoint.storage.filewriter import write_file
+
+T = TypeVar("T")
 
 _LOCK_NAME = "fence.lock"
 _REMOVALS = 20  # Of one folder: a rank of a round that is over may still put its last few files there.
@@ -77,18 +80,18 @@ class LocalStorage:
         return write_file(self._root / name, parts, hashing_with(self.keys))
 
     def read(self, name: str, offset: int, length_bytes: int) -> bytes:
-        with open(self._root / name, "rb") as file:
+        with _looked_for(self._root / name, lambda path: open(path, "rb")) as file:
             file.seek(offset)
             return file.read(length_bytes)
 
     def open(self, name: str) -> LocalFile:
-        return LocalFile(self._root / name)
+        return _looked_for(self._root / name, LocalFile)
 
     def size_bytes(self, name: str) -> int:
-        return (self._root / name).stat().st_size
+        return _looked_for(self._root / name, os.stat).st_size
 
     def modified_at(self, name: str) -> float:
-        return (self._root / name).stat().st_mtime
+        return _looked_for(self._root / name, os.stat).st_mtime
 
     def names(self, folder: str = "") -> list[str]:
         try:
@@ -130,6 +133,22 @@ class LocalStorage:
             yield
         finally:
             os.close(descriptor)  # Closing gives the lock back, also when the process dies.
+
+
+def _looked_for(path: Path, look: Callable[[Path], T]) -> T:
+    """What `look` finds there. Raises FileNotFoundError when there is none.
+
+    A network file system remembers for half a minute that a file was not there, though another machine has written
+    it since. Once its folder was listed it looks again.
+    Source: https://man7.org/linux/man-pages/man5/nfs.5.html (acdirmin, lookupcache)
+    """
+    try:
+        return look(path)
+    except FileNotFoundError:
+        with suppress(OSError):
+            if path.name in os.listdir(path.parent):
+                return look(path)
+        raise
 
 
 def sync_folder(folder: Path) -> None:
