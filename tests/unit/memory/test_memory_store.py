@@ -1,6 +1,8 @@
 """Which of a worker's buffers the next snapshot may overwrite."""
 
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -183,3 +185,39 @@ def test_arenas_deleted_under_a_worker_are_made_anew(store: MemoryStore, tmp_pat
         path.unlink()
     take(store, 3)
     assert steps(tmp_path) == {3}
+
+
+@pytest.mark.parametrize(
+    ("left_bytes", "is_pinned", "stays"),
+    [(64 * KIB, False, {1, 2}), (32 * KIB, False, {2}), (-8192 * KIB, False, set()), (-8192 * KIB, True, {2})],
+    ids=["enough is left", "one is enough", "both", "a save reads the newest"],
+)
+def test_snapshots_give_way_to_others_in_their_file_system_the_newest_last(
+    store: MemoryStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    left_bytes: int,
+    is_pinned: bool,
+    stays: set[int],
+) -> None:
+    take(store, 1)
+    newest = take(store, 2)
+    assert newest is not None
+    if is_pinned:
+        store.pin(newest)
+
+    def sizes() -> int:
+        return sum(each.stat().st_size for each in tmp_path.iterdir())
+
+    room = sizes() + left_bytes  # so much of the file system do others leave
+
+    def usage(folder: Path) -> SimpleNamespace:
+        return SimpleNamespace(free=max(0, room - sizes()))
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    if left_bytes < 64 * KIB:
+        with pytest.raises(OSError, match="are free for it"):
+            store.free(64 * KIB, now_s=0.0)
+    else:
+        assert store.free(64 * KIB, now_s=0.0) is not None
+    assert steps(tmp_path) == stays

@@ -5,6 +5,7 @@ import errno
 import mmap
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -157,6 +158,14 @@ def test_too_little_memory_says_what_is_needed_and_leaves_no_file(tmp_path: Path
         SharedBuffer.create(tmp_path / "huge.own", free + (1 << 36))
     assert refused.value.errno == errno.ENOSPC
     assert list(tmp_path.iterdir()) == []
+
+
+def test_half_of_what_is_free_is_left_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = 60 * MIB
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
+    SharedBuffer.create(tmp_path / "a.own", 20 * MIB)
+    with pytest.raises(OSError, match=rf"needs \d+ bytes and {30 * MIB} are free for it"):
+        SharedBuffer.create(tmp_path / "b.own", 40 * MIB)
 
 
 @pytest.mark.parametrize("allowances", [[3 * MIB], [64 * MIB, 64 * MIB, 0]], ids=["at once", "used up meanwhile"])

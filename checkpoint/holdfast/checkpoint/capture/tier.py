@@ -1,6 +1,7 @@
 """A rank's snapshots in its node's memory: when they are taken, where they go, and what they say of themselves."""
 
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Mapping
@@ -124,6 +125,7 @@ class MemoryStore:
                 found = None if buffer is None else buffer.read()
                 if found and found.record.owner == self._owner and found.record.round >= self._since_round:
                     held[number] = found
+            self._give_way(held, now_s)
             kept = _kept(held, keepers)
             spent = [
                 number
@@ -144,6 +146,24 @@ class MemoryStore:
             )
             self._spare.start()
         return None
+
+    def _give_way(self, held: dict[int, HeldSnapshot], now_s: float) -> None:
+        """Give up snapshots, the newest last, while less is free than one takes: whoever else needs the file
+        system, as the workers of a loader do, is killed where it is full.
+        """
+        there = {number: buffer for number, buffer in enumerate(self._buffers) if buffer is not None}
+        for number in sorted(there, key=lambda each: held[each].record.age if each in held else (-1, -1)):
+            buffer = there[number]
+            free = shutil.disk_usage(buffer.path.parent).free
+            if free >= buffer.capacity_bytes:
+                return
+            if buffer in self._pinned or buffer.is_held(now_s):
+                continue
+            _LOG.warning("a snapshot in memory gives way to others free_bytes=%d", free)
+            self._buffers[number] = None
+            held.pop(number, None)
+            buffer.close()
+            buffer.path.unlink(missing_ok=True)
 
     @property
     def copy_s(self) -> float:

@@ -271,7 +271,7 @@ def _digest(generation: int, content: bytes) -> int:
 
 def _allocate(path: Path, size: int) -> tuple[mmap.mmap, int]:
     """The file, mapped, and its inode."""
-    free = _free_bytes(path.parent)
+    free = _free_bytes(path.parent, share=2)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         _check(size, free)
@@ -284,7 +284,7 @@ def _allocate(path: Path, size: int) -> tuple[mmap.mmap, int]:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        reason = f"a snapshot in memory needs {size} bytes and {free} are free"
+        reason = f"a snapshot in memory needs {size} bytes and {free} are free for it"
         raise OSError(errno.ENOSPC, reason, str(path)) from error
     finally:
         os.close(descriptor)
@@ -297,9 +297,11 @@ def _allocate(path: Path, size: int) -> tuple[mmap.mmap, int]:
     return memory, inode
 
 
-def _free_bytes(folder: Path) -> int:
-    """In the file system, and before a memory limit that has the kernel kill somebody."""
-    free, allowance = shutil.disk_usage(folder).free, allowance_bytes()
+def _free_bytes(folder: Path, share: int = 1) -> int:
+    """Of the file system one part in `share`, and before a memory limit that has the kernel kill somebody. The
+    workers of a loader hand over their batches in the same file system, and are killed where it is full.
+    """
+    free, allowance = shutil.disk_usage(folder).free // share, allowance_bytes()
     return free if allowance is None else max(0, min(free, allowance))
 
 
