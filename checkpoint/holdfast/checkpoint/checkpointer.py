@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from holdfast.api.control import Assignment
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Follows, Tier
+from holdfast.checkpoint import fit
 from holdfast.checkpoint.capture import optimizerstate, randomness
 from holdfast.checkpoint.capture.allowed import Allowed
 from holdfast.checkpoint.capture.aside import Aside
@@ -382,6 +384,8 @@ class Checkpointer:
         if self._is_restored:
             return
         state = self._state()
+        if (order := fit.ordered(os.environ)) is not None:
+            fit.answer(order, state, self._part.rank, self._part.world_size)
         part, restore = self._part, self._part.restore
         opening = Opening(token="")
         if self.storage is not None:

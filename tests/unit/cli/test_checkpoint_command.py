@@ -84,6 +84,7 @@ def test_the_subcommands_and_their_options_are_the_promised_ones() -> None:
         "verify": ["--step", "--all", "-o", "--output"],
         "diff": ["-o", "--output"],
         "convert": ["--to", "--step", "--select", "--tensors-only"],
+        "fits": ["--step", "--within", "-o", "--output"],
         "prune": ["--keep", "--compared-every", "--dry-run", "-o", "--output"],
     }
 

@@ -48,16 +48,18 @@ Place = Shard | NamePath
 
 class Fitting:
     """Whether a checkpoint holds what a model asks for, looked at name by name; `finish` raises when one did not
-    fit, and says everything that is in the way at once. `kept` are the names that stay as the script made them.
+    fit, and says everything that is in the way at once. `asked` are the names that were looked at, `missing` those
+    that it does not hold, `kept` those that may be missing and stay as the script made them; `misfits` say what
+    differs.
     """
 
     def __init__(self, checkpoint: StoredCheckpoint, allowed: Allowed = NOTHING) -> None:
         self._checkpoint = checkpoint
         self._allowed = allowed
         self.kept: list[str] = []
-        self._missing: list[str] = []
-        self._misfits: list[str] = []
-        self._seen: set[str] = set()
+        self.missing: list[str] = []
+        self.misfits: list[str] = []
+        self.asked: set[str] = set()
 
     def tensor(self, name: str, shard: Shard) -> bool:
         """Whether there is such a tensor, of that dtype and whole shape."""
@@ -76,7 +78,7 @@ class Fitting:
             differing = [f"dim {', '.join(dims)}"] if dims else []
             which = " and ".join(differing + (["dtype"] if dtype != wanted else []))
         theirs, ours = _kind_text(dtype, shape), _kind_text(wanted, shard.shape)
-        self._misfits.append(f"{name}: the checkpoint has {theirs}, the model wants {ours} ({which})")
+        self.misfits.append(f"{name}: the checkpoint has {theirs}, the model wants {ours} ({which})")
         return False
 
     def object(self, name: str) -> bool:
@@ -84,28 +86,28 @@ class Fitting:
         return self._holds(name, self._checkpoint.has_object, "an object")
 
     def _holds(self, name: str, has: Callable[[str], bool], wanted: str) -> bool:
-        self._seen.add(name)
+        self.asked.add(name)
         if has(name):
             return True
         if self._checkpoint.has_tensor(name) or self._checkpoint.has_object(name):
-            self._misfits.append(f"{name}: the model wants {wanted}, the checkpoint has none of that name")
+            self.misfits.append(f"{name}: the model wants {wanted}, the checkpoint has none of that name")
         elif self._allowed.may_miss(name):
             self.kept.append(name)
         else:
-            self._missing.append(name)
+            self.missing.append(name)
         return False
 
     def finish(self) -> None:
         """Raises Unfit, with all that was found."""
-        if not self._misfits and not self._missing:
+        if not self.misfits and not self.missing:
             return
-        said = list(self._misfits[:_SHOWN])
-        if len(self._misfits) > _SHOWN:
-            said.append(f"and {len(self._misfits) - _SHOWN} more that differ")
-        if self._missing:
+        said = list(self.misfits[:_SHOWN])
+        if len(self.misfits) > _SHOWN:
+            said.append(f"and {len(self.misfits) - _SHOWN} more that differ")
+        if self.missing:
             said.append(
-                f"{self._checkpoint.name} does not hold {_some(self._missing)} "
-                f"(may_be_missing=[{self._missing[0]!r}, ...] if that is meant)"
+                f"{self._checkpoint.name} does not hold {_some(self.missing)} "
+                f"(may_be_missing=[{self.missing[0]!r}, ...] if that is meant)"
             )
         if others := self.left_over():
             said.append(f"it holds, and the model does not ask for, {_some(others)}")
@@ -118,7 +120,7 @@ class Fitting:
             for name in self._checkpoint.names()
             if name.startswith(_ROOTS)
             and not name.startswith(groups.PREFIX)
-            and name not in self._seen
+            and name not in self.asked
             and not self._allowed.may_leave(name)
         ]
 
@@ -258,6 +260,18 @@ class Plan:
         """As `rank` of that world (None: the saved one) restores it. The state stays as it is. Raises Unfit when
         the checkpoint does not hold what `state` asks for, Damaged when it is not whole.
         """
+        plan, fitting = cls.looked_at(checkpoint, state, rank, world_size)
+        fitting.finish()
+        plan.left_over = fitting.left_over()
+        return plan
+
+    @classmethod
+    def looked_at(
+        cls, checkpoint: StoredCheckpoint, state: TrainingState, rank: int, world_size: int | None = None
+    ) -> "tuple[Plan, Fitting]":
+        """The same, also where it does not fit: the second says why not. Raises Unfit where that cannot be said
+        name by name, and Damaged.
+        """
         checkpoint = checkpoint.seen_by(rank, world_size or checkpoint.manifest.world_size)
         plan = cls(checkpoint=checkpoint, wants=Wants(checkpoint.map), sharded=state.sharded())
         fitting = Fitting(checkpoint, state.allowed)
@@ -268,12 +282,10 @@ class Plan:
             if fitting.object(name):
                 plan.loads.append((single, name, plan._add_object(name)))
         plan._add_own(state, rank, fitting)
-        fitting.finish()
-        plan.left_over = fitting.left_over()
         plan.kept += fitting.kept
         plan.unused = [each for each in (SCHEDULER, SCALER) if checkpoint.has_object(each)]
         plan.unused = [each for each in plan.unused if each not in state.singles]
-        return plan
+        return plan, fitting
 
     def unpack(self) -> Contents:
         """Once read. Raises as `StoredCheckpoint.unpack` and `Regrouping.settle` do."""

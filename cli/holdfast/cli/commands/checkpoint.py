@@ -1,19 +1,26 @@
 """`holdfast checkpoint`: ask a running job for one, and look after those that are in a directory.
 
-`ls`, `show`, `verify` and `prune` need no torch; `diff` and `convert` look at the values of tensors, and do. The
+`ls`, `show`, `verify` and `prune` need no torch; `diff`, `convert` and `fits` look at tensors, and do. The
 checkpoint library is imported when a command is called that needs it.
 """
 
+import os
+import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
+from holdfast.api.control import CONTROL_VARIABLE
+from holdfast.api.decoding import decode_json
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.cli.commands.intervene import take
 from holdfast.cli.output import UNKNOWN, ExitCode, Format, emit, format_option, pairs, remark, table
@@ -407,7 +414,72 @@ def convert(
     return ExitCode.OK
 
 
-for _command in (take, ls, show, verify, diff, convert, prune):
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("uri")
+@click.argument("script", type=click.Path(exists=True, dir_okay=False))
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+@_step_option
+@click.option(
+    "--within", type=click.IntRange(min=1), default=300, show_default=True, help="Seconds until the script asks."
+)
+@format_option
+def fits(uri: str, script: str, words: tuple[str, ...], step: int | None, within: int, form: Format) -> ExitCode:
+    """Say what a restart of SCRIPT would restore of a checkpoint, before there is one.
+
+    The script is run with its WORDS, as one process, up to the place where its Checkpointer would restore, and
+    ended there: nothing is restored, trained or saved. Write options before URI. Exits with 1 when the checkpoint
+    would be refused.
+    """
+    address = _address(uri)
+    with _library("torch is not installed"):
+        from holdfast.checkpoint.catalogue import catalogue, choose
+        from holdfast.checkpoint.fit import VARIABLE, Fit, Order
+    chosen = choose(catalogue(address.storage).entries, address.narrowed(step))
+    with tempfile.TemporaryDirectory() as folder:
+        order = Order(address.storage.uri, chosen.name, str(Path(folder) / "answer"))
+        environment = {key: value for key, value in os.environ.items() if key != CONTROL_VARIABLE}
+        environment[VARIABLE] = msgspec.json.encode(order).decode()
+        said = _run([sys.executable, script, *words], environment, within)
+        if not Path(order.answer).exists():
+            raise Unavailable(f"{script} did not come to the place where it restores: {said}")
+        found = decode_json(Path(order.answer).read_bytes(), Fit)
+    value = {"checkpoint": chosen.name, "fits": found.fits, **msgspec.structs.asdict(found)}
+    names = [*found.missing, *found.left_over, *found.misfits]
+    emit(form, value, table=_fit_text, names=names)
+    return ExitCode.OK if found.fits else ExitCode.FAILED
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], within_s: float) -> str:
+    """How the script ended, and its last words."""
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=within_s, check=False)
+    except subprocess.TimeoutExpired:
+        return f"it still ran after {within_s:g} s (--within)"
+    last = done.stderr.decode(errors="replace").strip().splitlines()[-_SHOWN:]
+    return "; ".join([f"it ended with {done.returncode}", *last])
+
+
+def _fit_text(fit: Shown) -> str:
+    """What would become of what, a line for each kind of names."""
+    lines = [f"{fit['checkpoint']} {'fits' if fit['fits'] else 'does not fit'}"]
+    if fit["refused"]:
+        lines.append(f"refused: {fit['refused']}")
+    told = (
+        ("restored", "{count} names"),
+        ("misfits", "not of the script's dtype or shape"),
+        ("missing", "the script has it, the checkpoint has not (may_be_missing allows it)"),
+        ("left_over", "the checkpoint has it, the script has not (may_be_left_over allows it)"),
+        ("kept", "stays as the script makes it"),
+        ("unused", "saved, and the script has none"),
+    )
+    for kind, says in told:
+        if names := fit[kind]:
+            lines.append(f"{kind.replace('_', ' ')}: {says.format(count=len(names))}")
+            lines += [f"  {name}" for name in (() if kind == "restored" else names)]
+    return "\n".join(lines)
+
+
+for _command in (take, ls, show, verify, diff, convert, fits, prune):
     checkpoint.add_command(_command)
 
 
