@@ -158,3 +158,17 @@ def test_after_a_hang_at_a_step_there_is_all_the_time_at_that_step(confidence: C
     rank = story.incident.culprit.rank
     assert story.state.work.allowed_s(rank, 40, works=False) == WORK_S_MAX
     assert story.state.work.allowed_s(rank, 41, works=False) == 0.0
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_stacks_that_come_late_change_nothing_of_what_explains_more(waits: bool) -> None:
+    story = works_on(running(3, spares=1), 2, 5)
+    first = story.incident.id
+    story.xid(2, 79)
+    known = next(each for each in story.state.incidents if each.id == first)
+    assert known.kind is FindingKind.XID
+    story.tell(StacksTaken(first, STOOD, EXPORT, waits))
+    after = next(each for each in story.state.incidents if each.id == first)
+    assert (after.confidence, after.innocent, after.known_at) == (known.confidence, False, known.known_at)
+    assert not any("run.during" in each.says for each in after.evidence)
+    assert story.state.work == LongWork()

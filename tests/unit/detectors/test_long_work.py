@@ -171,6 +171,14 @@ def test_what_the_kernel_does_not_run_or_does_not_show_is_no_work(process: Proce
     assert not world.found[0].innocent
 
 
+@pytest.mark.parametrize("known", [LongWork(), LongWork(stops=(LongStop(1, 50, "inc-0001", worked=True),))])
+def test_a_process_that_waits_for_a_device_or_a_disk_tells_of_no_script(known: LongWork) -> None:
+    world = standing(work=known)
+    world.ranks[1].process = ProcessState.BLOCKED
+    assert found_after(world) <= LATE_S_MIN + AT_LEAST
+    assert (world.found[0].innocent, world.found[0].step) == (False, None)
+
+
 @pytest.mark.parametrize("of_the_others", [0.0, 1.0], ids=["they sleep", "they spin"])
 def test_whoever_spins_in_a_collective_waits_and_gives_nobody_time(of_the_others: float) -> None:
     world = standing()

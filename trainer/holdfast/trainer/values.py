@@ -134,7 +134,11 @@ class StepValues:
         return all(map(math.isfinite, told)) if told else None
 
     def _not_finite(self, name: str, step: int, value: float) -> None:
-        if step in self.skips or self._is_usual(name, step):
+        if step in self.skips:
+            return
+        if self._is_usual(name, step):
+            if name == "loss":  # a scale does not change it: it is told, and does no harm
+                self._record.skipped(step, odd(value), Odd.FINITE)
             return
         if name == "loss":
             self._record.not_finite(step, loss=odd(value))

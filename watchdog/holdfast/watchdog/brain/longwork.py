@@ -29,6 +29,9 @@ def is_no_reason_to_leave(state: JobState, finding: Finding) -> bool:
 
 def hung(state: JobState, finding: Finding, incident: Incident) -> JobState:
     """Remember where the ranks of a hang stood, if the kernel would run their processes."""
+    others = tuple(each for each in state.work.stops if each.incident != incident.id)
+    if incident.kind is not FindingKind.HANG and others != state.work.stops:
+        return changed(state, work=state.work.with_stops(others))  # what explains more has joined it
     if finding.kind is not FindingKind.HANG or finding.step is None:
         return state
     named = [finding.subject, *finding.also] if finding.subject.rank is not None else [finding.subject]
@@ -58,7 +61,7 @@ def _located(state: JobState, event: Event, now: float) -> Step:
     assert isinstance(event, StacksTaken)
     incident = _incident(state, event.incident)
     at = next((at for at, each in enumerate(state.work.stops) if each.incident == event.incident), None)
-    if incident is None or at is None or not (event.line or event.waits):
+    if incident is None or incident.kind is not FindingKind.HANG or at is None or not (event.line or event.waits):
         return stay(state)
     stops = state.work.stops
     if event.waits:

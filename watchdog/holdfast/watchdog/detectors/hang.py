@@ -96,6 +96,8 @@ _BEFORE_THE_MEETING = (
     Phase.DATA,
     Phase.FORWARD,
 )
+# What the kernel does not run is no work of the script: it is stopped, or waits for a device or a disk.
+_NOT_RUN = {ProcessState.STOPPED, ProcessState.BLOCKED}
 _IN_THE_STEP = (Phase.OWN, Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 _PLACES = {phase: place for place, phase in enumerate((*_BEFORE_THE_MEETING, Phase.BACKWARD, Phase.OPTIMIZER))}
 GROUPS_SHOWN = 8
@@ -347,9 +349,9 @@ class HangDetector(Detector):
         """How long all may stand still while these are missing, where their stop may be the script's own."""
         seen = [(rank, self._seen[rank]) for rank in ranks if rank in self._seen]
         states = {each.sample.process for _, each in seen}
-        if self._policy.hang_timeout_s is not None or states & {ProcessState.STOPPED, ProcessState.GONE}:
+        if self._policy.hang_timeout_s is not None or states & (_NOT_RUN | {ProcessState.GONE}):
             return 0.0
-        is_idle = ProcessState.BLOCKED in states or not any(each.works for _, each in seen)
+        is_idle = not any(each.works for _, each in seen)
         allowed = (
             self._work.allowed_s(rank, each.sample.step, works=each.works)
             for rank, each in seen
@@ -472,7 +474,7 @@ class HangDetector(Detector):
             return early_exit(self._policy.job, named.ranks, self._round.number, min(known), *says)
         subjects = tuple(self._round.subject(rank) for rank in meant)
         stood = [self._seen[rank] for rank in named.ranks or self._seen if rank in self._seen]
-        is_stopped = any(each.sample.process is ProcessState.STOPPED for each in stood)
+        is_stopped = any(each.sample.process in _NOT_RUN for each in stood)
         return Finding(
             kind=FindingKind.HANG,
             subject=subjects[0] if named.ranks else Subject(self._policy.job),
