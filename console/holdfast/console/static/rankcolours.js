@@ -6,7 +6,7 @@ import { number, seconds, whole } from "./wording.js";
 
 const LEVELS = 64;
 const RAMP = ["ramp-1", "ramp-2", "ramp-3"];
-const PHASES = 8; // as many colours as the style sheet has, phase-0 and on
+const PHASES = 9; // as many colours as the style sheet has, phase-0 and on
 
 const solid = (name) => pixel(channels(colour(name)));
 
@@ -56,8 +56,15 @@ function sign({ n, health }, rank) {
   return state === 1 && n <= 1000 ? String(rank) : GLYPHS[state];
 }
 
+/** The first letter of its name that none before it has. */
 function initial(names, phase) {
-  return (names.phases[phase] ?? "?").slice(0, 1).toUpperCase();
+  const taken = new Set();
+  for (const name of names.phases) {
+    const letter = [...name].find((each) => !taken.has(each)) ?? "?";
+    taken.add(letter);
+    if (name === names.phases[phase]) return letter.toUpperCase();
+  }
+  return "?";
 }
 
 /** By a number between the lowest and the highest; not finite has a colour of its own. */
