@@ -85,6 +85,15 @@ def test_what_one_rank_holds_differently_is_stored_by_each_and_all_else_once(sam
     assert all(first is second for first, second in found), "nothing is laid out anew"
 
 
+@pytest.mark.parametrize(
+    ("one", "other"), [((1, 23), (12, 3)), (("ab", "c"), ("a", "bc"))], ids=["numbers", "texts"]
+)
+def test_neighbours_whose_contents_meet_are_told_apart(one: tuple[Any, Any], other: tuple[Any, Any]) -> None:
+    contents, keys = Contents(), [("correct", ()), ("total", ())]
+    first, second = (look({"correct": each[0], "total": each[1]}) for each in (one, other))
+    assert contents.of_all(first, keys) != contents.of_all(second, keys)
+
+
 def test_what_differed_once_stays_each_ranks_own() -> None:
     found = agreed(
         lambda rank: {"a": torch.zeros(2)},

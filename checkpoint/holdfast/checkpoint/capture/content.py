@@ -54,6 +54,7 @@ class Contents:
         small = xxhash.xxh3_128()
         for part in parts:
             view = memoryview(part).cast("B")
+            small.update(view.nbytes.to_bytes(8, "little"))  # where one ends is part of the content
             if view.nbytes < _LARGE_BYTES:
                 small.update(view)
                 continue
