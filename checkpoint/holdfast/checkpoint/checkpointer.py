@@ -136,7 +136,8 @@ class Checkpointer:
         those that are over, and the restored state is put back behind them: scheduler, scaler, `extra` and the
         settings of the optimizer's groups, which takes the memory of a second `extra` meanwhile.
 
-        Of a pass that has ended nothing is yielded, unless its data have a length and it has grown.
+        Of a pass that has ended nothing is yielded, unless its data have a length and it has grown. An iterator
+        gives what it has once: of one that all passes share, what earlier ones took is read and dropped too.
 
         A pass goes on in the order in which it began: with the random numbers of then, those of the loader's own
         generators among them. Data with a state_dict() is given its state back; of other data as many batches as
@@ -159,6 +160,7 @@ class Checkpointer:
         place = self._passes
         if place.is_behind(data):
             self._aside = self._aside or Aside(self._state())
+            place.passed_by(data)
             return
         if self._aside is not None:
             self._aside.put_back()

@@ -2,6 +2,7 @@
 steps, samples and losses, whatever the loader, and with work between the epochs.
 """
 
+import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -213,6 +214,31 @@ def test_more_steps_than_before_go_on_in_the_pass_that_was_under_way(tmp_path: P
     assert passes(8) == [0, 1, 2, 3, 4, 0, 1, 2]
     assert passes(8) == []
     assert passes(12) == [3, 4, 0, 1]
+
+
+# From a slice for each epoch nobody can pass over what earlier slices gave, so a script asks for all epochs then.
+@pytest.mark.parametrize(
+    ("is_cut_up", "begins_at_epoch"),
+    [(True, False), (False, False), (False, True)],
+    ids=["a slice for each epoch", "the stream itself", "the stream, from checkpointer.epoch"],
+)
+def test_a_stream_that_all_epochs_share_goes_on_where_it_was(
+    is_cut_up: bool, begins_at_epoch: bool, tmp_path: Path
+) -> None:
+    def train(until: int) -> list[tuple[int, int]]:
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters())
+        checkpointer = Checkpointer(Standalone(str(tmp_path)), model=model, optimizer=optimizer)
+        stream, seen = iter(range(100)), []
+        for epoch in range(checkpointer.epoch if begins_at_epoch else 0, 3):
+            data = itertools.islice(stream, 4) if is_cut_up else stream
+            limit = min(until, 4 * (epoch + 1))
+            seen += list(checkpointer.steps(data, until=limit))
+        checkpointer.close()
+        return seen
+
+    assert train(7) == [(step, step - 1) for step in range(1, 8)]
+    assert train(12) == [(step, step - 1) for step in range(8, 13)]
 
 
 def test_one_pass_over_data_that_have_become_more_goes_on_with_what_is_new(

@@ -9,6 +9,7 @@ were taken are passed over, unless the data knows its own place.
 import logging
 from collections.abc import Iterator, Mapping, Sized
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
@@ -80,6 +81,7 @@ class DataPlace:
         self._is_told = False  # the script gives a sampler the number of each pass
         self._begun: dict[str, torch.Tensor] = {}
         self._restored: _Restored | None = None
+        self._before = 0  # batches of passes that are over, and that an iterator would give once more
         self.carries = False
         """What cannot be passed over in this pass is passed over in the next: nobody knew how long they are."""
 
@@ -136,6 +138,7 @@ class DataPlace:
         where the checkpoint does not know of passes.
         """
         found, self._begun = self._restored, dict(begun)
+        self._before = max(0, batches - self.cursor.each(self._world_size))
         is_own = found is not None and found.own is not None
         is_own = is_own and (saved_world_size == self._world_size or self.counts_globally)
         if self._at_once:
@@ -178,6 +181,13 @@ class DataPlace:
         self._next = restored.cursor.epoch + 1
         return behind < 0
 
+    def passed_by(self, data: object) -> None:
+        """The pass over `data` is over. An iterator gives what it has once, so what that pass took is read and
+        dropped; all else begins anew with each pass.
+        """
+        if isinstance(data, Iterator):
+            self._before -= sum(1 for _ in islice(data, self._before))
+
     def open(self, data: object) -> int:
         """A pass over `data` begins, or goes on where it was restored; returns how many batches are to be passed
         over. `cursor.is_over` says whether none is left.
@@ -212,7 +222,8 @@ class DataPlace:
                 "its own global count" if is_own else "passing batches over",
                 self._batches,
             )
-        return 0 if is_own else self._batches
+        before, self._before = self._before, 0
+        return 0 if is_own else self._batches + (before if isinstance(data, Iterator) else 0)
 
     def _is_longer(self, data: object, restored: _Restored) -> bool:
         """Whether there are more data now than when the pass ended. In a world of another size a rank's share of
