@@ -56,7 +56,7 @@ def test_the_same_again_without_a_checkpoint_beyond_it_pages_and_keeps_what_is_h
 def test_the_same_batch_twice_is_the_datas_and_is_passed_over_by_a_job_that_has_failed() -> None:
     story = nan(running(step=50, commit=40), 47)
     assert [each.node for each in story.state.suspicions] == ["node-2"]
-    nan(story.run(41, restored=40), 47, node=3)
+    nan(story.run(41, restored=40), 47)
     assert (story.state.phase, story.state.suspicions) == (JobPhase.FAILED, ())
     assert "the batch of step 47" in story.state.reason
     assert "holdfast skip-batches 7 " in story.state.reason
@@ -65,6 +65,15 @@ def test_the_same_batch_twice_is_the_datas_and_is_passed_over_by_a_job_that_has_
     assert (restore.step, restore.skip_batches, story.state.phase) == (40, 7, JobPhase.RECOVERING)
     story.run(41, restored=40)
     assert story.state.phase is JobPhase.RUNNING
+
+
+def test_what_a_batch_gave_twice_clears_no_node_of_what_it_gave_at_another_step_or_on_another_rank() -> None:
+    story = nan(running(step=50, commit=40), 45, node=3)
+    nan(story.run(47, restored=40).commit(46), 48)
+    assert [each.node for each in story.state.suspicions] == ["node-3", "node-2"]
+    nan(story.run(47, restored=46), 48, node=1)
+    assert [each.node for each in story.state.suspicions] == ["node-3", "node-2", "node-1"]
+    assert "the batch of step" not in story.state.reason
 
 
 def test_a_failed_job_goes_back_further_where_it_is_asked_to() -> None:

@@ -19,8 +19,8 @@ from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.groups import as_of_now, fell_with_others, is_being_formed, within_groups
 from holdfast.watchdog.brain.history import (
     KEPT_WENT_BACK,
-    comes_again,
     concerns,
+    incidents_before,
     is_of_replicas,
     rewound,
     unforgiven,
@@ -296,11 +296,6 @@ def _being_healed(state: JobState, finding: Finding) -> Incident | None:
     return same_fault(state, finding) or next(alike, None)
 
 
-def _of_values(state: JobState) -> set[str]:
-    """The incidents of values that were not finite."""
-    return {each.id for each in state.incidents if each.kind is FindingKind.NON_FINITE}
-
-
 def _noted(
     state: JobState, finding: Finding, decision: Decision, now: float
 ) -> tuple[JobState, Incident, tuple[Effect, ...]]:
@@ -326,9 +321,9 @@ def _noted(
     if may_loop(finding, decision) and not fell_with_others(state, finding):
         failures = (*failures, failure_of(state, finding, now))
     suspicions = remembered(state, now)
-    if comes_again(state, finding):
+    if before := incidents_before(state, finding):
         # Nor is it held against the node that it was found on first.
-        suspicions = tuple(each for each in suspicions if each.incident not in _of_values(state))
+        suspicions = tuple(each for each in suspicions if each.incident not in before)
     elif not finding.innocent:
         # The fault is held against the nodes of workers that died with the first one too.
         named = (finding.subject, *(finding.also if finding.kind is FindingKind.PROCESS_EXIT else ()))
@@ -376,7 +371,7 @@ def _carry_out(
     if decision.rewinds:
         state = rewound(state, policy, finding)
         if finding.kind in (FindingKind.NON_FINITE, FindingKind.DIVERGENCE):
-            fault = WentBack(finding.step or 0, now, finding.kind)
+            fault = WentBack(finding.step or 0, now, finding.kind, finding.subject.rank, incident.id)
             state = changed(state, went_back=(*state.went_back, fault)[-KEPT_WENT_BACK:])
     if finding.kind in NODE_FAULTS and not _has_ranks(state, finding.subject.node):
         says = "the node had no ranks; nothing to heal"

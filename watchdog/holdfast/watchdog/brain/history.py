@@ -390,11 +390,16 @@ def comes_again(state: JobState, finding: Finding) -> bool:
     """Whether a value was not finite at this very step before, and the job went back for it: the same batch gave
     it twice.
     """
-    return (
-        finding.kind is FindingKind.NON_FINITE
-        and not finding.skipped
-        and any(each.kind is finding.kind and each.step == finding.step for each in state.went_back)
-    )
+    return bool(incidents_before(state, finding))
+
+
+def incidents_before(state: JobState, finding: Finding) -> set[str]:
+    """Those for which the job went back to this very step of this rank before."""
+    if finding.kind is not FindingKind.NON_FINITE or finding.skipped:
+        return set()
+    alike = (each for each in state.went_back if (each.kind, each.step) == (finding.kind, finding.step))
+    rank = finding.subject.rank
+    return {each.incident for each in alike if None in (rank, each.rank) or each.rank == rank}
 
 
 def concerns(state: JobState, finding: Finding, running: Round) -> bool:

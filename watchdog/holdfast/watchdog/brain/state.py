@@ -67,11 +67,15 @@ class Rewind(msgspec.Struct, frozen=True):
 
 
 class WentBack(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The job went back, at `at`: a loss or gradient norm was not finite at `step`, or the loss rose there."""
+    """The job went back, at `at`: a loss or gradient norm was not finite at `step`, or the loss rose there. `rank`
+    had it (None: Unknown), and `incident` tells of it.
+    """
 
     step: int
     at: float
     kind: FindingKind = FindingKind.NON_FINITE
+    rank: int | None = None
+    incident: str = ""
 
 
 class RewindAsked(msgspec.Struct, frozen=True):
