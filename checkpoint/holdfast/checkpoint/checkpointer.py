@@ -20,6 +20,7 @@ from holdfast.checkpoint import fit
 from holdfast.checkpoint.capture import optimizerstate, randomness
 from holdfast.checkpoint.capture.allowed import Allowed
 from holdfast.checkpoint.capture.aside import Aside
+from holdfast.checkpoint.capture.asked import Asked
 from holdfast.checkpoint.capture.capture import Capture
 from holdfast.checkpoint.capture.cursor import Cursor
 from holdfast.checkpoint.capture.dataplace import DataPlace, Stateful
@@ -27,6 +28,7 @@ from holdfast.checkpoint.capture.equivalence import Equivalence, LossOf
 from holdfast.checkpoint.capture.learningrate import LearningRate
 from holdfast.checkpoint.capture.loopplace import LoopPlace
 from holdfast.checkpoint.capture.savegroup import SaveGroup
+from holdfast.checkpoint.capture.settings import Side, Wishes, shown, told
 from holdfast.checkpoint.capture.state import TrainingState
 from holdfast.checkpoint.capture.tier import open_memory
 from holdfast.checkpoint.commit.retention import Writer
@@ -69,6 +71,11 @@ class Checkpointer:
     `may_be_left_over` (in the checkpoint: it is not restored). Both are patterns of whole names, or of names of
     parameters: `head.*`.
 
+    `settings` says what holds where the script asks for other settings of the optimizer or the scheduler than
+    those that the checkpoint began with: "checkpoint", "script", or one of the two by name (`{"lr": "script"}`, or
+    a pattern; first match, else the checkpoint). A line in the log names each that differs. A schedule goes on
+    where it was, with the settings that hold.
+
     Where the job wants snapshots in the nodes' memory, they are taken as often as it says. Without a directory it
     does nothing else but count steps. Raises InvalidInput when something in this cannot be checkpointed.
 
@@ -90,6 +97,7 @@ class Checkpointer:
     keep: int | None = None
     may_be_missing: Sequence[str] = ()
     may_be_left_over: Sequence[str] = ()
+    settings: Wishes = "checkpoint"
     compares_batches: bool = True
     storage: Storage | None = None
     reached: Reached = lambda point: None
@@ -113,6 +121,7 @@ class Checkpointer:
         self._place: DataPlace | None = DataPlace(self._group.rank, self._group.world_size, self.data)
         self._aside: Aside | None = None  # while passes are begun that are over
         self._rate: LearningRate | None = None
+        self._asked: Asked | None = None
         self._loop: LoopPlace | None = None  # of one that counts by itself
         self._step, self._batches = 0, 0  # Completed steps, and batches each rank has taken.
         self._to_skip = 0  # batches that the job passes over
@@ -259,6 +268,7 @@ class Checkpointer:
                 raise InvalidInput(Problem("data", type(self.data).__name__, fix))
         self._loop = LoopPlace()
         if self._part.restore.tier is Tier.PEER:
+            self._asked = self._look()
             self._rate = LearningRate(self.optimizer, self.scheduler)
             self.run.watch(self.model)
             self._is_restored = True
@@ -281,7 +291,7 @@ class Checkpointer:
     def copied(self) -> Mapping[str, Stateful]:
         """What belongs to the state beside model and optimizer, by name: for who copies it to another group."""
         named: dict[str, Stateful | None] = {"scheduler": self.scheduler, "scaler": self.scaler}
-        named |= {"data": self._place, "loop": self._loop}
+        named |= {"data": self._place, "loop": self._loop, "asked": self._asked}
         named |= {f"extra.{name}": each for name, each in (self.extra or {}).items()}
         return {name: each for name, each in named.items() if each is not None}
 
@@ -385,6 +395,7 @@ class Checkpointer:
         """Once: restore, or find that there is nothing to restore, and get ready for this round's saves."""
         if self._is_restored:
             return
+        self._asked = self._look()
         state = self._state()
         if (order := fit.ordered(os.environ)) is not None:
             fit.answer(order, state, self._part.rank, self._part.world_size)
@@ -411,6 +422,30 @@ class Checkpointer:
         self._go_on_from(position)
         self._is_restored = True
 
+    def _look(self) -> Asked:
+        """At the settings that the script asks for, before a restore. Raises InvalidInput for `settings` that say
+        nothing of them.
+        """
+        asked = Asked(self.optimizer, self.scheduler, self.extra or {})
+        asked.require_known(self.settings)
+        return asked
+
+    def _settle(self, asked: Asked, step: int | None, factor: float) -> None:
+        """Which settings hold, and tell of those that differ."""
+        found = asked.settle(self.settings, factor)
+        self.run.configure({"in force": told(found)})
+        differing = {name: each for name, each in shown(found).items() if each.differs}
+        if not differing or self._part.rank != 0:
+            return
+        says = "; ".join(f"{name}: {each}" for name, each in differing.items())
+        overruled = next((name for name, each in differing.items() if each.holds is Side.CHECKPOINT), None)
+        fix = (
+            ""
+            if overruled is None
+            else f'; Checkpointer(..., settings={{"{overruled}": "script"}}) takes the script\'s'
+        )
+        _LOG.warning("the script asks for other settings than the checkpoint has step=%d %s%s", step, says, fix)
+
     def _go_on_from(self, position: Position) -> None:
         """After a restore."""
         restore, is_memory = self._part.restore, position.tier is Tier.MEMORY
@@ -427,6 +462,8 @@ class Checkpointer:
         skip = 0 if is_memory else restore.batches_to_skip(position.step)
         done = restore if is_memory else restore.settled(position.step or 0)
         rate.go_on(done.cuts(), position.step or 0, has_all=is_memory)
+        if self._asked is not None:
+            self._settle(self._asked, position.step, rate.factor)
         self._rate, self._to_skip, self._position = rate, skip, position
         self._step, self._batches = position.step or 0, position.batches + skip
         if self._place is not None and position.step is not None:
@@ -446,6 +483,7 @@ class Checkpointer:
             extra=self.extra or {},
             equivalence=self._equivalence,
             loop=self._loop,
+            settings=self._asked,
             allowed=Allowed(tuple(self.may_be_missing), tuple(self.may_be_left_over)),
         )
 

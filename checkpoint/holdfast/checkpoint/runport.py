@@ -93,6 +93,9 @@ class RunPort(Protocol):
         known).
         """
 
+    def configure(self, settings: Mapping[str, object], /) -> object:
+        """Called once per round on every rank, before `watch`: which settings are in force, by their names."""
+
     def stored(
         self, checkpoints: Sequence[StoredCheckpoint], /, *, count: int, uri: str, round: int, saved: int | None
     ) -> object:
@@ -196,6 +199,9 @@ class Standalone:
         follows: tuple[Follows, ...],
         until: int | None,
     ) -> None:
+        """Nobody to tell."""
+
+    def configure(self, settings: Mapping[str, object], /) -> None:
         """Nobody to tell."""
 
     def stored(

@@ -29,7 +29,7 @@ class LearningRate:
 
     def __init__(self, optimizer: Optimizer, scheduler: object | None) -> None:
         self._optimizer = optimizer
-        self._schedulers = [] if scheduler is None else list(_leaves(scheduler))
+        self._schedulers = [] if scheduler is None else list(leaves(scheduler))
         self._cuts: tuple[LearningRateCut, ...] = ()
         self._held: set[int] = set()  # the places of those that it has now; two may be alike
         self._settled_until: float | None = math.inf  # the step up to which nothing changes; None: look
@@ -41,6 +41,11 @@ class LearningRate:
             isinstance(each, ReduceLROnPlateau) or isinstance(getattr(each, "base_lrs", None), list)
             for each in self._schedulers
         )
+
+    @property
+    def factor(self) -> float:
+        """What the cuts that it has in it come to: 1.0 where there is none."""
+        return math.prod(self._cuts[place].scale for place in self._held)
 
     def go_on(self, cuts: Sequence[LearningRateCut], step: int, *, has_all: bool) -> None:
         """From a state saved after `step`, which has the cuts made before it in it; `has_all`: all of them.
@@ -87,11 +92,11 @@ class LearningRate:
                         setattr(each, key, by(rate, scale))
 
 
-def _leaves(scheduler: object) -> Iterator[object]:
+def leaves(scheduler: object) -> Iterator[object]:
     """The schedulers that `scheduler` is made of (SequentialLR, ChainedScheduler), else itself."""
     inner = getattr(scheduler, "_schedulers", None)
     if not isinstance(inner, (list, tuple)):
         yield scheduler
         return
     for each in inner:
-        yield from _leaves(each)
+        yield from leaves(each)

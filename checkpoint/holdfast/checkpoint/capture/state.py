@@ -9,6 +9,7 @@ random.rank-00003.<source>    tensors per rank
 random.pass.rank-00003.<source>  the same, as the pass over the data that is under way began
 own.rank-00003.<name>         what of the above rank 3 holds in other content than the rank that stores <name>
 loop                          one object, of a loop that counts its steps by itself
+asked                         one object: what the script had asked for of the settings that are in force
 keys                          one object: the keys of dictionaries, where some are no text
 
 In a world of another size the data's own state means nothing, and is not taken. Only data that says that it
@@ -27,8 +28,9 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from holdfast.api.errors import InvalidInput, Problem
-from holdfast.checkpoint.capture import loopplace, optimizerstate, randomness
+from holdfast.checkpoint.capture import asked, loopplace, optimizerstate, randomness
 from holdfast.checkpoint.capture.allowed import NOTHING, Allowed
+from holdfast.checkpoint.capture.asked import Asked
 from holdfast.checkpoint.capture.dataplace import DataPlace, Stateful
 from holdfast.checkpoint.capture.equivalence import Equivalence
 from holdfast.checkpoint.capture.loopplace import LoopPlace
@@ -38,7 +40,7 @@ from holdfast.checkpoint.format.wrappers import unwrapped
 SCHEDULER, SCALER, KEYS = "scheduler", "scaler", "keys"
 _GENERATOR: Final = re.compile(r"random\.(?:pass\.)?rank-(\d+)\.(.+)")
 _OBJECT: Final = re.compile(
-    rf"{SCHEDULER}|{SCALER}|{KEYS}|{loopplace.NAME}|(data|equivalence)\.rank-\d+|own\.rank-\d.*"
+    rf"{SCHEDULER}|{SCALER}|{KEYS}|{loopplace.NAME}|{asked.NAME}|(data|equivalence)\.rank-\d+|own\.rank-\d.*"
 )
 
 
@@ -94,6 +96,7 @@ class TrainingState:
     scaler: Stateful | None = None
     equivalence: Equivalence | None = None
     loop: LoopPlace | None = None
+    settings: Asked | None = None
     allowed: Allowed = NOTHING
 
     def __post_init__(self) -> None:
@@ -141,6 +144,8 @@ class TrainingState:
             whole[equivalence_name(rank)] = self.equivalence.state_dict()
         if self.loop is not None:
             whole[loopplace.NAME] = self.loop.state_dict()
+        if self.settings is not None:
+            whole[asked.NAME] = self.settings.state_dict()
         for source, tensor in randomness.capture().items():
             whole[random_prefix(rank) + source] = tensor
         return Flat(whole, {name: flat.paths.get(name, (name,)) for name in whole}, flat.keys)

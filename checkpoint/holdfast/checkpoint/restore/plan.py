@@ -9,7 +9,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from holdfast.checkpoint.capture import groups, loopplace, optimizerstate, randomness
+from holdfast.checkpoint.capture import asked, groups, loopplace, optimizerstate, randomness
 from holdfast.checkpoint.capture.allowed import NOTHING, Allowed
 from holdfast.checkpoint.capture.dataplace import Stateful
 from holdfast.checkpoint.capture.shard import Boxes, Shard, shard_of
@@ -150,7 +150,7 @@ class Regrouping:
     A group keeps its own parameters, and what it has that none had (`kept`). Where they were is known once the
     saved lists were read, so all saved groups are read, beside the state; they are small. `members` are the lists
     of this rank, `own` the places of all else that its groups have; `lists` and `saved` are those of the
-    checkpoint, to be read.
+    checkpoint, to be read. `sources` are the saved groups of each group's parameters, once that is known.
     """
 
     members: dict[str, Sequence[str]] = field(default_factory=dict)
@@ -158,6 +158,7 @@ class Regrouping:
     lists: dict[str, Target] = field(default_factory=dict)
     saved: dict[str, Target | torch.Tensor] = field(default_factory=dict)
     kept: list[str] = field(default_factory=list)
+    sources: dict[str, list[str]] = field(default_factory=dict)
 
     def settle(self, unpack: Callable[[str, Target], object]) -> list[tuple[Place, object]]:
         """Where what belongs, once all was read. Raises Unfit when parameters that are in one group were saved in
@@ -169,7 +170,7 @@ class Regrouping:
             parameters = unpack(name, target)
             if isinstance(parameters, list | tuple):
                 homes |= dict.fromkeys(map(unwrapped, parameters), groups.number_of(name))
-        sources = {
+        of_members = {
             groups.number_of(name): list(dict.fromkeys(homes[each] for each in parameters if each in homes))
             for name, parameters in self.members.items()
         }
@@ -179,7 +180,8 @@ class Regrouping:
         found: list[tuple[Place, object]] = []
         for number in dict.fromkeys(map(groups.number_of, (*self.members, *self.own))):
             # Where nobody has saved the list of another stage of a pipeline, there is only the number to go by.
-            found += self._settings(number, sources.get(number) or [number], values)
+            self.sources[number] = of_members.get(number) or [number]
+            found += self._settings(number, self.sources[number], values)
         return found
 
     def _settings(
@@ -318,6 +320,8 @@ class Plan:
         state.load_sharded(self.sharded)
         for taker, value in contents.loads:
             taker.load_state_dict(value)
+        if state.settings is not None:
+            state.settings.matched(self.regrouping.sources)
 
     def _add_model(self, fitting: Fitting) -> None:
         """What modules keep beside their tensors may be larger than in a fresh one, or another kind of value."""
@@ -411,6 +415,7 @@ class Plan:
             (state.data, data_name(source)),
             (state.equivalence, equivalence_name(source)),
             (state.loop, loopplace.NAME),
+            (state.settings, asked.NAME),
         )
         for owner, name in owners:
             is_there = self.checkpoint.has_object(name) or self.checkpoint.has_tensor(name)
