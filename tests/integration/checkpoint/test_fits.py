@@ -84,3 +84,16 @@ def test_what_would_be_restored_missing_and_left_over_is_said_and_nothing_is_tra
     assert code == 3
     assert "did not come to the place where it restores: it ended with 1; no data" in silent["error"]
     assert sorted(str(each) for each in stored.rglob("*")) == before
+
+
+def test_a_script_that_never_restores_is_given_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored, waits = tmp_path / "stored", tmp_path / "waits.py"
+    (tmp_path / "train.py").write_text(SCRIPT)
+    subprocess.run([sys.executable, tmp_path / "train.py", "same", str(stored), "1"], check=True, timeout=100)
+    waits.write_text("import threading; threading.Event().wait()")
+    code, said = asked(capsys, "--within", "1", str(stored), str(waits))
+    assert code == 3
+    assert "it still ran after 1 s (--within)" in said["error"]
+    code, said = asked(capsys, str(stored), str(tmp_path / "none.py"))
+    assert code == 2
+    assert "name a training script that exists" in said["error"]

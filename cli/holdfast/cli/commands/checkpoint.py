@@ -416,7 +416,7 @@ def convert(
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("uri")
-@click.argument("script", type=click.Path(exists=True, dir_okay=False))
+@click.argument("script", type=click.Path())
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 @_step_option
 @click.option(
@@ -430,6 +430,8 @@ def fits(uri: str, script: str, words: tuple[str, ...], step: int | None, within
     ended there: nothing is restored, trained or saved. Write options before URI. Exits with 1 when the checkpoint
     would be refused.
     """
+    if not Path(script).is_file():
+        raise InvalidInput(Problem("SCRIPT", script, "name a training script that exists"))
     address = _address(uri)
     with _library("torch is not installed"):
         from holdfast.checkpoint.catalogue import catalogue, choose
