@@ -126,7 +126,7 @@ class Checkpointer:
         when the loop comes back for the next batch: then its state is saved, if it is due or wanted. The loop ends
         with the data or after step `until`, and then the last step is saved and waited for. One that is left by
         `break` saves nothing more, but what is in flight may land. `until` of a round's first call is told as the
-        step at which the whole job ends.
+        step at which the whole job ends, and no longer once training is beyond it.
 
         Each call is one pass over its data, an epoch. After a restore the calls for passes that are over yield
         nothing, at once, and the one that was under way goes on where it was; a script that asks for `epoch`
