@@ -211,3 +211,12 @@ def test_a_rank_that_tells_nothing_is_no_matter() -> None:
         job.found += job.detector.observe(reported("n0", rank_sample(0), rank_sample(1)), job.now)
         job.found += job.detector.observe(reported("nowhere", rank_sample(0)), job.now)
     assert job.found == []
+
+
+def test_no_step_is_said_to_have_less_than_no_tokens() -> None:
+    def noisy(second: int, rank: int) -> float:
+        return 50_000.0 if rank == 3 else 1000.0 * random.Random(1000 * (second // 10) + rank).choice((0.1, 1.9))
+
+    job = Job(pace=2).train(300, tokens=noisy)
+    assert job.causes == [AMOUNTS]
+    assert "-" not in job.found[0].error

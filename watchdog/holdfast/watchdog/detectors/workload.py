@@ -140,7 +140,7 @@ class WorkloadDetector(Detector):
         # Two windows that differ by chance do so by the square root of two more than one differs from its mean.
         noise = TO_SIGMA / 2**0.5 * median(abs(amount - before) for amount, before in known)
         reach = max(SHARE_APART * middle, DEVIATIONS_APART * noise)
-        self._usual = middle - reach, middle + reach
+        self._usual = max(0.0, middle - reach), middle + reach  # no step has less than no tokens
 
     def _amounts(self, now: float) -> Iterator[Finding]:
         if self._usual is None or AMOUNTS in self._told:
