@@ -52,14 +52,14 @@ class Checkpointer:
 
     All ranks make it alike, once per round, after the process group. `scaler` is that of mixed precision; `data`
     knows its own position, if that is not what `steps` is given; `extra` are further objects with state_dict() and
-    load_state_dict(). `equivalence` gives the loss of a batch under the model as it is: it is stored with each
-    checkpoint and computed again after a restore, see `equivalence.py`. `uri` is the directory or the place in an
-    object store (by default the one the round was told), `every_steps` how many completed steps lie between two
-    saves (besides those that the job wants and the last one), `keep` how many checkpoints stay (None:
-    what the job says, else 3); the newest healthy one stays in any case, and a few more where replicas are
-    compared and the newest ones may not be verified yet. With `compares_batches` the run is told of each batch
-    (`Run.batch`); a script that does so itself, or trains with the same batches again on purpose, says False.
-    `storage` and `reached` are for tests and other kinds of storage.
+    load_state_dict(), saved and not watched for corruption. `equivalence` gives the loss of a batch under the
+    model as it is: it is stored with each checkpoint and computed again after a restore, see `equivalence.py`.
+    `uri` is the directory or the place in an object store (by default the one the round was told), `every_steps`
+    how many completed steps lie between two saves (besides those that the job wants and the last one), `keep` how
+    many checkpoints stay (None: what the job says, else 3); the newest healthy one stays in any case, and a few
+    more where replicas are compared and the newest ones may not be verified yet. With `compares_batches` the run
+    is told of each batch (`Run.batch`); a script that does so itself, or trains with the same batches again on
+    purpose, says False. `storage` and `reached` are for tests and other kinds of storage.
 
     What a checkpoint holds of the model, the optimizer and `extra` is restored, in the shape it was saved in, also
     what those do not show before their first step. A name that only one of checkpoint and script has is refused
