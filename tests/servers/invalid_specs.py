@@ -148,10 +148,12 @@ READING = (
         "entrypoint: [train.py, --layers, 32]",
         _refused("spec.entrypoint[2]", "32", "write a text; put it in quotes if it looks like a number"),
     ),
-    Invalid(
-        "an empty argument",
-        "entrypoint: ['']",
-        _refused("spec.entrypoint[0]", "''", "write a text that is not empty"),
+    _by_rule(
+        "an empty script",
+        "entrypoint: ['', --layers, '32']",
+        _refused(
+            "spec.entrypoint[0]", "''", "name the script, or -m and a module; only its arguments may be empty"
+        ),
     ),
     Invalid(
         "no node at all",

@@ -1,5 +1,6 @@
 """One fault's life, from detection to recovery: culprit, cause, evidence, actions, timeline, cost."""
 
+from collections.abc import Sequence
 from enum import IntEnum, StrEnum
 from typing import Final
 
@@ -13,6 +14,9 @@ to 15 minutes that were published for failures that say what they are; a hang to
 half.
 Source: https://arxiv.org/abs/2509.16293 (ByteRobust)
 """
+ALSO_KEPT: Final = 16
+SHOWN: Final = 3
+"""So many of those who are named alike stand in a line; the evidence names them all."""
 
 
 class Rung(IntEnum):
@@ -75,6 +79,8 @@ class Incident(msgspec.Struct, frozen=True, omit_defaults=True):
     that the culprit's node had no part in it: somebody, or its own limit, ended the pod, or it is the script that
     works on or stands. `own_rule` says that only the job's own spec makes a fault of it. `slowed` is what a
     STRAGGLER costs, also when the incident is over.
+    `also` are others whom the evidence names as it does the culprit, `ALSO_KEPT` at most: replicas of which nobody
+    is in the majority, ranks that share a batch.
     `known_at` is when the kind and the culprit first stood as they stand now, both at least probable; None while
     they are not, and of an incident of before this was recorded.
     """
@@ -101,13 +107,25 @@ class Incident(msgspec.Struct, frozen=True, omit_defaults=True):
     own_rule: bool = False
     slowed: Slowed | None = None
     known_at: float | None = None
+    also: tuple[Subject, ...] = ()
+
+    @property
+    def named(self) -> tuple[Subject, ...]:
+        """Everybody whom the evidence names alike."""
+        return (self.culprit, *self.also)
+
+    def in_words(self, named: Sequence[Subject]) -> str:
+        """Some of those named: "a or b" where nobody knows which of them it was, else "a and b"."""
+        joint = "or" if self.confidence is Confidence.UNKNOWN else "and"
+        *before, last = [*map(str, named[:SHOWN]), *(["others"] if len(named) > SHOWN else [])]
+        return f"{', '.join(before)} {joint} {last}" if before else last
 
     @property
     def blamed(self) -> str:
         """Who it was, in words; of a pod that was ended by somebody, that pod and no node."""
         if self.is_scripts:
             return f"the script, rank {self.culprit.rank}"
-        return f"pod {self.culprit.member}" if self.innocent else str(self.culprit)
+        return f"pod {self.culprit.member}" if self.innocent else self.in_words(self.named)
 
     @property
     def is_scripts(self) -> bool:

@@ -71,6 +71,7 @@ SAY_PROCESSES = "say how many workers a node runs, as the GPUs of the trainer's 
 TEAM_LABEL = "holdfast.dev/team"
 """The label of a TrainingJob that says who pays for it."""
 Text = Annotated[str, StringConstraints(min_length=1, max_length=LINE_LENGTH_MAX)]
+Argument = Annotated[str, StringConstraints(max_length=LINE_LENGTH_MAX)]
 
 PLACES = r"^(file://(localhost)?/|(s3|gs|az|abfs|abfss)://[^/]|[^:/]*(/|$))"
 """Where a job may have its checkpoints, as a regular expression that Go takes as well."""
@@ -98,6 +99,7 @@ ModuleName = Annotated[str, StringConstraints(max_length=NAME_LENGTH_MAX, patter
 
 
 # What the definition and the reader say of the same; the reader adds the numbers.
+ENTRYPOINT_FIX = "name the script, or -m and a module; only its arguments may be empty"
 RANGE_FIX = "write at most the value of max, or raise max"
 WHOLE_MODELS_FIX = "choose nodes whose processes divide by parallelism.tensor x context x pipeline"
 WHOLE_GROUPS_FIX = "write a multiple of parallelism.replicaGroupNodes"
@@ -249,8 +251,8 @@ class Utilization(Section):
 class JobSpec(Section):
     """What is to run, and how it is kept running."""
 
-    entrypoint: Annotated[tuple[Text, ...], Field(min_length=1, max_length=ENTRIES_MAX)]
-    """The training script and its arguments; every rank runs it."""
+    entrypoint: Annotated[tuple[Argument, ...], Field(min_length=1, max_length=ENTRIES_MAX)]
+    """The training script and its arguments, of which any may be empty; every rank runs it."""
     nodes: Nodes = Nodes()
     """How many nodes the job runs on."""
     processes_per_node: Annotated[int, Field(ge=1, le=PER_NODE_MAX)] | None = None
@@ -282,6 +284,12 @@ class JobSpec(Section):
     """How long the job stays to be read after its end; then it is deleted."""
     template: dict[str, JsonValue] | None = None
     """An ordinary PodTemplateSpec; the API server checks it."""
+
+    @model_validator(mode="after")
+    def _names_a_script(self) -> Self:
+        if not self.entrypoint[0]:
+            raise contradiction("entrypoint[0]", "", ENTRYPOINT_FIX)
+        return self
 
     @model_validator(mode="after")
     def _says_what_nobody_counts(self) -> Self:

@@ -56,14 +56,14 @@ class Checkpointer:
 
     All ranks make it alike, once per round, after the process group. `scaler` is that of mixed precision; `data`
     knows its own position, if that is not what `steps` is given; `extra` are further objects with state_dict() and
-    load_state_dict(). `equivalence` gives the loss of a batch under the model as it is: it is stored with each
-    checkpoint and computed again after a restore, see `equivalence.py`. `uri` is the directory or the place in an
-    object store (by default the one the round was told), `every_steps` how many completed steps lie between two
-    saves (besides those that the job wants and the last one), `keep` how many checkpoints stay (None:
-    what the job says, else 3); the newest healthy one stays in any case, and a few more where replicas are
-    compared and the newest ones may not be verified yet. With `compares_batches` the run is told of each batch
-    (`Run.batch`); a script that does so itself, or trains with the same batches again on purpose, says False.
-    `storage` and `reached` are for tests and other kinds of storage.
+    load_state_dict(), saved and not watched for corruption. `equivalence` gives the loss of a batch under the
+    model as it is: it is stored with each checkpoint and computed again after a restore, see `equivalence.py`.
+    `uri` is the directory or the place in an object store (by default the one the round was told), `every_steps`
+    how many completed steps lie between two saves (besides those that the job wants and the last one), `keep` how
+    many checkpoints stay (None: what the job says, else 3); the newest healthy one stays in any case, and a few
+    more where replicas are compared and the newest ones may not be verified yet. With `compares_batches` the run
+    is told of each batch (`Run.batch`); a script that does so itself, or trains with the same batches again on
+    purpose, says False. `storage` and `reached` are for tests and other kinds of storage.
 
     What a checkpoint holds of the model, the optimizer and `extra` is restored, in the shape it was saved in, also
     what those do not show before their first step. A name that only one of checkpoint and script has is refused
@@ -137,7 +137,7 @@ class Checkpointer:
         when the loop comes back for the next batch: then its state is saved, if it is due or wanted. The loop ends
         with the data or after step `until`, and then the last step is saved and waited for. One that is left by
         `break` saves nothing more, but what is in flight may land. `until` of a round's first call is told as the
-        step at which the whole job ends.
+        step at which the whole job ends, and no longer once training is beyond it.
 
         Each call is one pass over its data, an epoch. After a restore the calls for passes that are over yield
         nothing, at once, and the one that was under way goes on where it was; a script that asks for `epoch`

@@ -33,14 +33,14 @@ def culprit_text(incident: Incident) -> str:
         return f"the script, {incident.culprit}"
     if incident.innocent:
         return incident.blamed
-    gpu = incident.culprit.gpu[:GPU_WIDTH] if incident.culprit.gpu else None
-    return _doubted(incident, msgspec.structs.replace(incident.culprit, gpu=gpu))
+    cut = [msgspec.structs.replace(each, gpu=each.gpu and each.gpu[:GPU_WIDTH]) for each in incident.named]
+    return _doubted(incident, cut)
 
 
-def _doubted(incident: Incident, who: Subject) -> str:
+def _doubted(incident: Incident, named: Sequence[Subject]) -> str:
     """`node a?` where a node is named for being concerned and not for being at fault."""
-    named = who.node is not None and incident.confidence is Confidence.UNKNOWN
-    return f"{who}?" if named else str(who)
+    doubted = incident.culprit.node is not None and incident.confidence is Confidence.UNKNOWN
+    return f"{incident.in_words(named)}{'?' if doubted else ''}"
 
 
 def is_report(incident: Incident) -> bool:
@@ -130,7 +130,7 @@ def story(incident: Incident) -> str:
     """Everything known of one incident, for somebody who was not there."""
     state = "was reported" if is_report(incident) else f"is {incident.state.value.lower()}"
     is_named_whole = not incident.innocent and incident.kind not in _NOBODY
-    whose = _doubted(incident, incident.culprit) if is_named_whole else culprit_text(incident)
+    whose = _doubted(incident, incident.named) if is_named_whole else culprit_text(incident)
     sections = {
         "evidence": [(each.at, f"{each.source}: {each.says}") for each in incident.evidence],
         "actions": [
@@ -184,10 +184,12 @@ def confidence_text(incident: Incident) -> str:
     if incident.innocent:
         return f"{incident.confidence} that the pod was ended; node {incident.culprit.node} is not to blame"
     if incident.confidence is not Confidence.UNKNOWN:
-        return f"{incident.confidence} that {incident.culprit} is the culprit"
+        is_one = "is the culprit" if not incident.also else "are the culprits"
+        return f"{incident.confidence} that {incident.blamed} {is_one}"
     if incident.culprit.node is None:
         return f"{incident.confidence}: nobody can be named"
-    return f"{incident.confidence}: {incident.culprit} is concerned, and nobody is proved to be the culprit"
+    concerned = "is concerned" if not incident.also else "may be concerned"
+    return f"{incident.confidence}: {incident.blamed} {concerned}, and nobody is proved to be the culprit"
 
 
 def _cost_of_slowness(incident: Incident) -> str:

@@ -20,6 +20,7 @@ from holdfast.api.jobstatus import TrainingJobStatus
 from holdfast.api.metadata import API_VERSION
 from holdfast.api.remediation import RemediationSpec, RemediationStatus
 from holdfast.api.trainingjob import (
+    ENTRYPOINT_FIX,
     GROUPS_HOLD_STATE_FIX,
     MODELS_IN_GROUP_FIX,
     RANGE_FIX,
@@ -182,6 +183,7 @@ JOB_RULES = rules(
         ".template.spec.nodeSelector",
     ),
 )
+ENTRYPOINT_RULES = rules(Rule("self.size() == 0 || self[0] != ''", ENTRYPOINT_FIX))
 NODES_RULES = rules(
     Rule(
         "!has(self.max) || self.min <= self.max",
@@ -230,6 +232,7 @@ CONDITION_RULES = rules(
 )
 SPEC_RULES: Mapping[str, list[dict[str, Any]]] = {
     "": JOB_RULES,
+    "entrypoint": ENTRYPOINT_RULES,
     "nodes": NODES_RULES,
     "startup.links": LINKS_RULES,
     "faultPolicy.heartbeat": HEARTBEAT_RULES,

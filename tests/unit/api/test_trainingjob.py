@@ -54,6 +54,16 @@ def test_a_job_needs_nothing_but_a_name_and_an_entrypoint() -> None:
     assert job.spec.cost is None
 
 
+@pytest.mark.parametrize("words", [["train.py", "--note", ""], ["-m", "train", ""], ["train.py", ""]])
+def test_an_argument_may_be_empty(words: list[str]) -> None:
+    assert job_with(entrypoint=words).spec.entrypoint == tuple(words)
+
+
+def test_a_script_without_a_name_is_refused() -> None:
+    (told,) = refusal_of({**MINIMAL, "spec": {"entrypoint": ["", "--note", ""]}})
+    assert told.startswith("spec.entrypoint[0]: '' is not accepted; name the script")
+
+
 def test_the_defaults_are_the_ones_a_full_job_file_shows() -> None:
     shown = read_trainingjob({**MINIMAL, "spec": FULL_SPEC}).spec
     unasked = read_trainingjob(MINIMAL).spec
@@ -226,7 +236,6 @@ BAD_SPECS: list[tuple[dict[str, Any], str]] = [
         {"entrypoint": ["a", 3]},
         "spec.entrypoint[1]: 3 is not accepted; write a text; put it in quotes if it looks like a number",
     ),
-    ({"entrypoint": [""]}, "spec.entrypoint[0]: '' is not accepted; write a text that is not empty"),
     ({"nodse": {}}, "spec.nodse: {} is not accepted; there is no such field; did you mean nodes?"),
     (
         {"processes_per_node": 8},

@@ -8,7 +8,7 @@ from trials import answer, examined
 
 from holdfast.api.event import CheckpointRecorded, ReplicasAgreed
 from holdfast.api.finding import Confidence, FindingKind, ProvedBy, Subject
-from holdfast.api.incident import IncidentState, Rung
+from holdfast.api.incident import ALSO_KEPT, IncidentState, Rung
 from holdfast.api.intervention import InterventionAction
 from holdfast.api.membership import Verified
 from holdfast.api.policy import EvictionBudget, XidAction
@@ -281,3 +281,34 @@ def test_what_devices_proved_is_told_to_whoever_keeps_checkpoints() -> None:
     story = sharded()
     story.commit(70)
     assert vouched(story)[-1] == Vouch("node-1", Verified(story.round.number, 50))
+
+
+def test_an_incident_names_all_whom_the_evidence_names_alike() -> None:
+    story = tie(trained(), step=70, agreed=50)
+    incident = story.incident
+    assert [each.node for each in incident.named] == ["node-1", "node-2"]
+    assert " or " in incident.blamed
+    assert "node-2" in incident.blamed
+    twins = trained().find(
+        FindingKind.DATA,
+        1,
+        cause="the same batch on two ranks",
+        also=(Subject(JOB, node="node-2", rank=1),),
+        asks=XidAction.WATCH,
+    )
+    assert " and node node-2 rank 1" in twins.incident.blamed
+
+
+def test_who_was_lost_with_others_is_not_held_for_the_same_fault() -> None:
+    story = trained().find(FindingKind.PROCESS_EXIT, 1, also=(Subject(JOB, node="node-2", rank=1),))
+    assert story.incident.also == ()
+
+
+def test_an_incident_of_many_names_some_of_them() -> None:
+    others = tuple(
+        Subject(JOB, node=f"node-{each}", member=f"node-{each}", rank=each - 1) for each in range(2, 40)
+    )
+    found = {"cause": "fingerprint tie", "confidence": Confidence.UNKNOWN, "also": others}
+    incident = differ(trained(), 1, 70, 50, **found).incident
+    assert len(incident.also) == ALSO_KEPT
+    assert incident.blamed.endswith("node node-3 rank 2 or others")

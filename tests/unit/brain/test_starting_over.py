@@ -59,6 +59,27 @@ def test_how_far_the_script_means_to_go_is_what_it_said_last() -> None:
     assert story.state.until_step is None
 
 
+def test_an_end_that_training_is_beyond_is_none() -> None:
+    story = running(2)
+    story.die(1).wait(15)
+    story.tell(RestoreReported(story.round.number, 40, until=64))
+    story.run(64)
+    assert story.state.until_step == 64
+    story.run(65)
+    assert story.state.until_step is None, "it was the end of one pass over the data"
+    story.die(1).wait(15)
+    story.tell(RestoreReported(story.round.number, 60, until=64))
+    story.run(61)
+    assert story.state.until_step == 64, "what is trained again is before it again"
+
+
+def test_an_end_that_the_restored_step_is_beyond_is_none() -> None:
+    story = running(2)
+    story.die(1).wait(15)
+    story.tell(RestoreReported(story.round.number, 450, until=64))
+    assert story.state.until_step is None
+
+
 def test_what_starts_over_does_so_until_it_has_saved() -> None:
     story = running(2, commit=40).stored(20, 40)
     assert fresh(story)[0] is InterventionState.DONE

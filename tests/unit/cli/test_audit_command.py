@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from holdfast.api.audit import Audit, Probe, ProbeAnswer, Soundness
 from holdfast.api.errors import InvalidInput, Unavailable
-from holdfast.cli.commands.audit import audit
+from holdfast.cli.commands.audit import WHAT_TO_CHANGE, audit
 from holdfast.cli.output import ExitCode
 
 UNKNOWN = ProbeAnswer.unknown(Probe.AGREEMENT, "no second implementation is given", "give one")
@@ -68,11 +68,26 @@ def test_answers_are_a_table_with_what_to_change_below_it_and_what_was_not_probe
         "suspect  causality  0.25 of it  a.b    moved",
         "unknown  agreement  ?           -      no second implementation is given",
         "",
-        "What to change:",
-        "causality: mask",
+        WHAT_TO_CHANGE,
+        "causality in a.b: mask",
         "agreement: give one",
     ]
     assert done.stderr == "holdfast: scaling was not probed: no watch\n"
+
+
+def test_an_advice_says_for_which_layers_it_holds(program: Path) -> None:
+    def narrow(where: str, change: str) -> ProbeAnswer:
+        says = "beyond the largest number"
+        return ProbeAnswer(probe=Probe.SCALING, verdict=Soundness.SUSPECT, says=says, where=where, change=change)
+
+    answers(
+        program, narrow("blocks.0", "a margin"), narrow("blocks.7", "bfloat16"), narrow("blocks.3", "a margin")
+    )
+    done = CliRunner().invoke(audit, ["train.py"], standalone_mode=False)
+    assert done.stdout.splitlines()[-2:] == [
+        "scaling in blocks.0, blocks.3: a margin",
+        "scaling in blocks.7: bfloat16",
+    ]
 
 
 def test_as_json_and_by_name(program: Path) -> None:

@@ -15,7 +15,7 @@ from holdfast.api.status import JobPhase, JobStatus, Membership, PendingTest, Ra
 from holdfast.api.telemetry import ProcessState
 from holdfast.cli.embedded.audience import Picture, news, progress
 from holdfast.cli.embedded.liveaudience import screen
-from holdfast.cli.incidentview import incidents_text, story
+from holdfast.cli.incidentview import culprit_text, incidents_text, story
 from holdfast.cli.output import Format, emit, number, seconds
 from holdfast.cli.seen import seen
 from holdfast.cli.view import rank_shown, ranks_text, ranks_wide_text, status_text
@@ -116,6 +116,14 @@ def test_a_story_tells_what_is_known_and_claims_nothing_else() -> None:
         "what all waited for tells what that costs": SLOW,
     }
     assert_golden("story", {case: story(each) for case, each in cases.items()})
+
+
+def test_a_tie_names_all_who_differ_and_blames_nobody() -> None:
+    other = Subject("a/b", node="node-3", rank=2, gpu="GPU-abcdefgh-0123")
+    tie = an_incident(kind=FindingKind.CORRUPTION, confidence=Confidence.UNKNOWN, also=(other,))
+    assert culprit_text(tie) == "node node-2 rank 1 or node node-3 GPU GPU-abcdefgh rank 2?"
+    told = story(tie)
+    assert "Unknown: node node-2 rank 1 or node node-3 GPU GPU-abcdefgh-0123 rank 2 may be concerned" in told
 
 
 def test_what_changes_between_two_looks_is_news() -> None:

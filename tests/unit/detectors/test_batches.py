@@ -21,6 +21,7 @@ from holdfast.watchdog.detectors.batches import (
     BatchDetector,
 )
 from holdfast.watchdog.detectors.detector import RoundStarted
+from holdfast.watchdog.detectors.occurrences import OVER_S
 
 GLOBAL = 24  # samples of a step
 Numbers = Sequence[int]
@@ -212,6 +213,21 @@ def test_the_last_batches_may_be_smaller_or_empty() -> None:
 
 
 # A batch that comes again
+
+
+def test_what_comes_back_after_it_was_over_is_told_again() -> None:
+    job = Job().train(range(1, 20), one_shard).train(range(20, 40))
+    job.now += OVER_S
+    assert job.train(range(40, 60), one_shard).causes == [SAME, SAME]
+    job.found += job.detector.observe(reported("n1", rank_sample(2, again=BatchAgain(61, 3, 1))), job.now)
+    job.wait()
+    job.found += job.detector.observe(reported("n1", rank_sample(2, again=BatchAgain(62, 4, 2))), job.now)
+    assert job.wait().causes == [SAME, SAME, AGAIN]
+    job.now += OVER_S
+    for _ in range(2):  # each report has the newest
+        job.found += job.detector.observe(reported("n1", rank_sample(2, again=BatchAgain(900, 400, 3))), job.now)
+    assert job.wait().causes == [SAME, SAME, AGAIN, AGAIN]
+    assert job.found[-1].step == 900
 
 
 def test_a_batch_that_a_rank_takes_again_is_told_with_its_steps() -> None:

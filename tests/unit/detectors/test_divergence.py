@@ -195,6 +195,34 @@ def test_of_many_ranks_those_of_every_stage_are_looked_at(monkeypatch: pytest.Mo
     assert len(job.train(60, lambda step, rank: risen(step, rank) if rank % 2 else None).found) == 1
 
 
+def test_of_two_ranks_nobody_is_named_and_what_each_said_is_told() -> None:
+    def bad_data(step: int, rank: int) -> float:
+        return falling(step, rank) + (6.0 if rank == 1 else 0.0)
+
+    job = Job(nodes=1).train(WARM)
+    (finding,) = job.train(60, loss=bad_data).found
+    assert (finding.subject, finding.confidence) == (Subject(JOB), Confidence.UNKNOWN)
+    _, first, second = finding.evidence
+    assert first.says.startswith("rank 0: 2.")
+    assert second.says.startswith("rank 1: 8.")
+    many = Job().train(WARM).train(60, loss=risen).found
+    assert [len(each.evidence) for each in many] == [1], "the median is of more ranks than two"
+
+
+def test_what_is_told_as_usual_was_seen() -> None:
+    """A cross-entropy that falls fast and stays near nothing: a line drawn on goes below it."""
+
+    def fast(step: int, rank: int) -> float:
+        return 0.002 + 4.0 * 0.97 ** (step / 10.0)
+
+    job = Job(loss=fast).train(WARM)
+    job.train(60, loss=lambda step, rank: 3.0)
+    (finding,) = job.found
+    usual = float(finding.evidence[0].says.rpartition(", ")[2].partition(" ")[0])
+    assert usual >= 0.002
+    assert "-" not in finding.error
+
+
 def test_next_to_nothing_is_not_more_than_nothing() -> None:
     job = Job(loss=lambda step, rank: 0.0).train(WARM)
     assert job.train(60, lambda step, rank: 1e-9).found == []

@@ -416,3 +416,10 @@ def test_replicas_that_are_equal_are_never_found_whatever_is_lost_repeated_or_la
         replicas.starts()
     assert replicas.found == []
     assert all(later > earlier for earlier, later in zip(replicas.agreed, replicas.agreed[1:], strict=False))
+
+
+def test_who_differs_again_after_all_agreed_is_named_again() -> None:
+    replicas = Replicas(nodes=4, local_size=1)
+    for step, wrong in enumerate([{2: WRONG}, {2: WRONG}, {}, {2: OTHER}], start=1):
+        replicas.all_say(10 * step, but=wrong)
+    assert [each.step for each in replicas.found] == [10, 40]

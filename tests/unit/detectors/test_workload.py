@@ -211,3 +211,22 @@ def test_a_rank_that_tells_nothing_is_no_matter() -> None:
         job.found += job.detector.observe(reported("n0", rank_sample(0), rank_sample(1)), job.now)
         job.found += job.detector.observe(reported("nowhere", rank_sample(0)), job.now)
     assert job.found == []
+
+
+def test_no_step_is_said_to_have_less_than_no_tokens() -> None:
+    def noisy(second: int, rank: int) -> float:
+        return 50_000.0 if rank == 3 else 1000.0 * random.Random(1000 * (second // 10) + rank).choice((0.1, 1.9))
+
+    job = Job(pace=2).train(300, tokens=noisy)
+    assert job.causes == [AMOUNTS]
+    assert "-" not in job.found[0].error
+
+
+@pytest.mark.parametrize("cause", [AMOUNTS, STARVES])
+def test_what_comes_back_after_it_was_over_is_told_again(cause: str) -> None:
+    wrong = {"tokens": less_on(2, 0.8)} if cause == AMOUNTS else {"data": waits(0.5)}
+    job = Job().train(300, **wrong)
+    assert job.train(300, **wrong).causes == [cause], "it goes on"
+    assert job.train(100).train(200, **wrong).causes == [cause], "it was hardly over"
+    assert job.train(400).train(200, **wrong).causes == [cause, cause]
+    assert job.train(400).train(200, **wrong).causes == [cause, cause], "what comes and goes is told more rarely"

@@ -7,9 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.agent.launch import host
 from holdfast.agent.launch.child import wait_for_listener
 from holdfast.agent.launch.ending import last_completed
-from holdfast.agent.launch.host import ReservedPorts, _is_free_on_all, address_towards, is_loopback
+from holdfast.agent.launch.host import (
+    ReservedPorts,
+    _is_free_on_all,
+    address_towards,
+    gloo_environment,
+    interface_of,
+    is_loopback,
+)
 from holdfast.agent.launch.launcher import Outcome
 from holdfast.agent.launch.localset import Start
 from holdfast.agent.launch.logs import LogFollower, ending, log_path, tail
@@ -41,6 +49,35 @@ def environment_of(host: str, inherited: dict[str, str]) -> dict[str, str]:
         run_dir=Path("/run"),
         max_restarts=5,
     )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "127.0.1.1",  # as Debian has a host's own name in /etc/hosts
+        "203.0.113.9",  # an address of another host
+        "a" * 80,  # a label that is too long resolves to nothing, and is asked of nobody
+    ],
+)
+def test_gloo_is_told_the_interface_where_the_hosts_name_does_not_lead_to_it(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(host, "interface_of", {"10.0.0.7": "eth7"}.get)
+    assert gloo_environment("10.0.0.7", name=name) == {"GLOO_SOCKET_IFNAME": "eth7"}
+    assert gloo_environment("10.0.0.8", name=name) == {}, "behind address translation nobody knows which it is"
+    assert gloo_environment("127.0.0.1", name=name) == {}, "a job on one machine"
+
+
+def test_gloo_is_left_to_a_name_that_leads_to_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "interface_of", {"10.0.0.7": "eth7"}.get)
+    assert gloo_environment("10.0.0.7", name="0.0.0.0") == {}
+
+
+def test_an_interface_is_known_by_its_address() -> None:
+    assert interface_of("127.0.0.1") == "lo"
+    assert interface_of("::1") in ("lo", None)  # a host may have no IPv6
+    assert interface_of("203.0.113.9") is None
+    assert interface_of("2001:db8::9") is None
 
 
 def test_the_environment_is_torchruns_plus_ours() -> None:

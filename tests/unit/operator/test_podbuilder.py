@@ -71,7 +71,7 @@ def test_a_pod_is_never_started_again_and_has_its_members_host_name() -> None:
 
 def test_the_trainer_runs_the_launcher_with_the_entrypoint() -> None:
     job = job_of(
-        entrypoint=["train.py", "--price", "$5", "$(HOME)"],
+        entrypoint=["train.py", "--price", "$5", "$(HOME)", "--note", ""],
         processesPerNode=8,
         faultPolicy={"heartbeat": {"interval": "500ms", "lost": "2s"}},
     )
@@ -81,7 +81,7 @@ def test_the_trainer_runs_the_launcher_with_the_entrypoint() -> None:
         *("--member", "$(HOLDFAST_MEMBER)", "--node", "$(HOLDFAST_NODE)", "--local-addr", "$(HOLDFAST_POD_IP)"),
         *("--run-dir", "/var/run/holdfast", "--token-file", "/var/run/secrets/holdfast/token"),
         *("--nproc-per-node", "8", "--leave-grace", "25", "--heartbeat-interval", "0.5"),
-        *("train.py", "--price", "$$5", "$$(HOME)"),
+        *("train.py", "--price", "$$5", "$$(HOME)", "--note", ""),
     ]
 
 

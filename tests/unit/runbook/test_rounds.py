@@ -254,3 +254,10 @@ def test_a_consoles_answer_is_read_and_what_is_none_is_refused() -> None:
         with pytest.raises(Exception, match="not understood"):
             read_figures(wrong)
     assert series_path("a b/c") == "/api/v1/jobs/a%20b/c/series?points=4096"
+
+
+def test_no_figure_is_expected_below_nothing_that_never_was() -> None:
+    falling = [max(0.05, 4.0 - 0.025 * each) for each in range(200)]
+    assert (moved("loss", falling, falling[-25:]).expected or 0.0) >= 0.0
+    below = [each - 3.0 for each in falling]
+    assert (moved("loss", below, below[-25:]).expected or 0.0) < 0.0

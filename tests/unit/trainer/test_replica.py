@@ -48,6 +48,16 @@ def test_equal_replicas_tell_the_same_and_a_corrupted_one_another_value() -> Non
     assert told[2][2] == told[0][2]
 
 
+def test_two_models_are_watched_as_one() -> None:
+    told = Told()
+    healthy, corrupted = (nn.ModuleList([model(), model(width=5)]) for _ in range(2))
+    flip_bit(corrupted[1], BitFlip(rank=0, step=0, bit=0))
+    for trained in (healthy, corrupted):
+        replica(trained, told).completed(10)
+    assert told[0][1] != told[1][1]
+    assert told[0][2] == told[1][2]
+
+
 class Odd(nn.Module):
     """A model that cannot be read."""
 

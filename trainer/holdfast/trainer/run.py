@@ -206,7 +206,8 @@ class Run:
 
         What a rank holds is taken from the names and shapes of the parameters, and of a DTensor from its shards.
         Where ranks hold different shards in plain tensors (tensor parallelism without DTensor), give each its own
-        `part`, such as "tensor-parallel 3". The first call of a round counts; a Checkpointer makes it otherwise.
+        `part`, such as "tensor-parallel 3". The first call of a round counts; a Checkpointer makes it otherwise,
+        with its `model`. Several models that train are given as one: `watch(ModuleList([generator, critic]))`.
         """
         if self._watched is None:
             assignment, say, history = self.assignment, self._host.say, self._chronicle.history

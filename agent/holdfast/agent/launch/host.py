@@ -7,6 +7,7 @@ https://man7.org/linux/man-pages/man7/socket.7.html
 """
 
 import errno
+import fcntl
 import ipaddress
 import itertools
 import os
@@ -20,6 +21,10 @@ from holdfast.api.errors import Unavailable
 
 _GPU_NODE = re.compile(r"nvidia\d+")
 _TRIES: Final = 64
+# Source: netdevice(7), SIOCGIFADDR and struct ifreq; /proc/net/if_inet6 has an address in a line, its name last.
+_SIOCGIFADDR: Final = 0x8915
+_IFREQ_BYTES: Final = 40
+_IPV6_TABLE: Final = Path("/proc/net/if_inet6")
 
 
 class ReservedPorts:
@@ -115,6 +120,52 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def gloo_environment(address: str, *, name: str | None = None) -> dict[str, str]:
+    """What tells gloo which interface to use where this host's own `name` does not: it takes the first address of
+    that name, and its loopback where there is none, so that ranks on other nodes cannot reach it. `address` is the
+    one that others reach. Empty where the name is good, and where no interface of this host has the address.
+
+    Source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp (createDefaultDevice, GLOO_SOCKET_IFNAME)
+    """
+    if is_loopback(address) or _is_reached_by(socket.gethostname() if name is None else name):
+        return {}
+    interface = interface_of(address)
+    return {} if interface is None else {"GLOO_SOCKET_IFNAME": interface}
+
+
+def _is_reached_by(name: str) -> bool:
+    """Whether the first address of this host among those of `name` is one that others may reach."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):  # the latter of a label that is no name of the Internet's
+        return False
+    for family, kind, protocol, _, target in found:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.bind(target)
+        except OSError:
+            continue  # of another host, or of a family that this one does not have
+        return not is_loopback(str(target[0]))
+    return False
+
+
+def interface_of(address: str) -> str | None:
+    """The network interface whose address this is; None where none has it, as behind address translation."""
+    if ":" in address:
+        wanted = ipaddress.IPv6Address(address.partition("%")[0]).packed.hex()
+        lines = _IPV6_TABLE.read_text().splitlines() if _IPV6_TABLE.exists() else []
+        return next((line.split()[-1] for line in lines if line.startswith(wanted)), None)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                told = fcntl.ioctl(probe, _SIOCGIFADDR, name.encode().ljust(_IFREQ_BYTES, b"\0"))
+            except OSError:
+                continue  # it has no address of this family
+            if socket.inet_ntoa(told[20:24]) == address:
+                return name
+    return None
 
 
 def gpu_count(environment: Mapping[str, str], *, devices: Path = Path("/dev")) -> int:

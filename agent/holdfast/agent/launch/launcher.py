@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
@@ -26,7 +26,7 @@ from holdfast.agent.launch.control import ControlServer
 from holdfast.agent.launch.ending import MEMORY_LOOK_S, MemoryLimit, last_completed, raised_in
 from holdfast.agent.launch.endsignals import EndSignals
 from holdfast.agent.launch.habits import ScriptHabits
-from holdfast.agent.launch.host import ReservedPorts
+from holdfast.agent.launch.host import ReservedPorts, gloo_environment
 from holdfast.agent.launch.localset import Effect, KillWorker, LocalSet, Report, Start, StartTest, TellWorker
 from holdfast.agent.launch.memoryfolder import folder_of
 from holdfast.agent.launch.processes import TestProcess, error_file, worker_environment
@@ -104,7 +104,8 @@ class Launcher:
     """One member's life, from joining to `Outcome`."""
 
     def __init__(self, settings: LauncherSettings, ports: ReservedPorts) -> None:
-        self._settings = settings
+        environment = {**gloo_environment(settings.address), **settings.environment}
+        self._settings = settings = replace(settings, environment=environment)
         self._ports = ports
         self._boot = uuid.uuid4().hex
         folder = folder_of(

@@ -18,6 +18,9 @@ _EXIT_CODES: Final = {
     Soundness.SUSPECT: ExitCode.FAILED,
     Soundness.UNKNOWN: ExitCode.UNAVAILABLE,
 }
+WHAT_TO_CHANGE: Final = (
+    "What to change (then audit again: of several places most probes name the first, or the worst):"
+)
 
 
 @click.command()
@@ -65,8 +68,16 @@ def _text(found: Audit) -> str:
     """A table of the answers, and below it what each that is not sound says and asks for."""
     rows = [(each.verdict, each.probe, _figure(each), each.where or "-", each.says) for each in found.answers]
     lines = [table(("VERDICT", "PROBE", "FIGURE", "WHERE", "SAYS"), rows)]
-    changes = [f"{each.probe}: {each.change}" for each in found.answers if each.change]
-    return "\n".join([*lines, *(["", "What to change:", *changes] if changes else [])])
+    places: dict[tuple[Probe, str], list[str]] = {}  # by what is advised, where it holds
+    for each in found.answers:
+        if each.change:
+            places.setdefault((each.probe, each.change), []).extend([each.where] if each.where else [])
+    changes = [f"{probe}{_places(where)}: {change}" for (probe, change), where in places.items()]
+    return "\n".join([*lines, *(["", WHAT_TO_CHANGE, *changes] if changes else [])])
+
+
+def _places(where: Sequence[str]) -> str:
+    return f" in {', '.join(where)}" if where else ""
 
 
 def _figure(answer: ProbeAnswer) -> str:

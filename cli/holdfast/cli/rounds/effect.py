@@ -101,6 +101,8 @@ def moved(figure: str, before: Sequence[float], after: Sequence[float]) -> Effec
     drift = median(usual)
     noise = max(max(abs(each - drift) for each in usual) * BEYOND, SMALLEST * abs(middles[-1]))
     expected = middles[-1] + drift
+    if min((*kept, *after)) >= 0.0:
+        expected = max(0.0, expected)  # of what was never below nothing, no line leads there
     turn = Turn.SAME
     if abs(middle - expected) > noise:
         turn = Turn.BETTER if (middle > expected) is MORE_IS_BETTER[figure] else Turn.WORSE

@@ -5,15 +5,23 @@ import { clock, number, offset, seconds, whole } from "./wording.js";
 
 export const GLYPH = { Open: "●", Recovered: "✓", Paged: "▲", Observed: "◇" };
 const RUNGS = ["skip the step", "re-enter", "respawn", "swap in a spare", "shrink", "rewind", "page a human"];
+const SHOWN = 3; // of those whom the evidence names alike
 const NOBODY = { NothingToRestore: "the checkpoints", UserCode: "the script" };
+
+function subject({ node, rank, gpu }) {
+  const parts = [node && `node ${node}`, gpu && `GPU ${gpu.slice(0, 12)}`, rank != null && `rank ${rank}`].filter(Boolean);
+  return parts.join(" ") || "unknown";
+}
 
 /** Who it was, with a question mark where nobody knows. */
 export function culprit(incident) {
-  const { node, member, rank, gpu } = incident.culprit ?? {};
+  const { node, member } = incident.culprit ?? {};
   if (incident.kind === "NothingToRestore") return NOBODY.NothingToRestore;
   if (incident.innocent) return `pod ${member}`;
-  const parts = [node && `node ${node}`, gpu && `GPU ${gpu.slice(0, 12)}`, rank != null && `rank ${rank}`].filter(Boolean);
-  const who = parts.join(" ") || "unknown";
+  const named = [incident.culprit ?? {}, ...(incident.also ?? [])];
+  const shown = [...named.slice(0, SHOWN).map(subject), ...(named.length > SHOWN ? ["others"] : [])];
+  const last = shown.pop();
+  const who = shown.length ? `${shown.join(", ")} ${incident.confidence === "Unknown" ? "or" : "and"} ${last}` : last;
   if (incident.kind === "UserCode") return `${NOBODY.UserCode}, ${who}`;
   return node && incident.confidence === "Unknown" ? `${who}?` : who;
 }

@@ -150,7 +150,7 @@ def restored(state: JobState, event: Event, now: float) -> Step:
         storage_restores=state.storage_restores + needed,
         learning_rate_cuts=cuts_from(state.learning_rate_cuts, step),
         follows=(Follows.RESTORE, *event.follows),
-        until_step=event.until,
+        until_step=_until(event.until, step),
     )
     says = f"round {event.round} begins after step {step}"
     if event.tier is Tier.MEMORY:
@@ -203,9 +203,17 @@ def _reached(state: JobState, step: int, at: float, told: Parts = NO_PARTS) -> J
         high_step=max(step, state.high_step),
         publishes=True,
         has_trained=True,
+        until_step=_until(state.until_step, step),
         ledger=state.ledger.step(step, at, told),
         failures=() if step > state.high_step else state.failures,
     )
+
+
+def _until(told: int | None, step: int) -> int | None:
+    """The last step that a script means to make, which is at `step`. One that it is beyond is the end of something
+    else, such as of a pass over the data.
+    """
+    return None if told is None or step > told else told
 
 
 def began(state: JobState, event: Event, now: float) -> Step:

@@ -7,7 +7,7 @@ import msgspec
 
 from holdfast.api.event import Event, StacksTaken
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
-from holdfast.api.incident import Action, Incident, IncidentState, Moment, Rung
+from holdfast.api.incident import ALSO_KEPT, Action, Incident, IncidentState, Moment, Rung
 from holdfast.api.place import Gathering
 from holdfast.watchdog.brain.gatherings import family_of, nodes_of
 from holdfast.watchdog.brain.state import JobState
@@ -47,6 +47,9 @@ EXPLAINS = {
     FindingKind.CRASH_LOOP: 11,
 }
 
+# Kinds that name several on the same evidence.
+NAMES_ALIKE = (FindingKind.CORRUPTION, FindingKind.DATA)
+
 # What ranks may do alike, on whatever node they are.
 OF_ALL_RANKS = (FindingKind.USER_CODE, FindingKind.PROCESS_EXIT)
 
@@ -76,6 +79,7 @@ def open_incident(state: JobState, finding: Finding, now: float) -> tuple[JobSta
         innocent=finding.innocent,
         own_rule=finding.own_rule,
         known_at=known_at(finding, now),
+        also=_also(finding),
     )
     kept = (*state.incidents, incident)[-KEPT_INCIDENTS:]
     return changed(state, incidents=kept, incident_count=count), incident, IncidentOpened(incident)
@@ -138,7 +142,13 @@ def join_finding(incident: Incident, finding: Finding, now: float) -> Incident:
         innocent=finding.innocent,
         own_rule=finding.own_rule,
         known_at=known_at(finding, now),
+        also=_also(finding),
     )
+
+
+def _also(finding: Finding) -> tuple[Subject, ...]:
+    """Whom the finding names as it does its subject; of another kind they are who died or was lost with it."""
+    return finding.also[:ALSO_KEPT] if finding.kind in NAMES_ALIKE else ()
 
 
 def absolved(state: JobState, incident: Incident) -> JobState:

@@ -37,6 +37,7 @@ from holdfast.api.policy import Policy, XidAction
 from holdfast.api.rankrecord import UNKNOWN_INT
 from holdfast.api.telemetry import BatchAgain, BatchTaken
 from holdfast.watchdog.detectors.detector import ROUNDS, Detector, Reported, RoundInForce, Sample
+from holdfast.watchdog.detectors.occurrences import Occurrences
 from holdfast.watchdog.detectors.replica_vote import SUBJECTS_NAMED
 from holdfast.watchdog.wording import ranks_in_words
 
@@ -191,7 +192,8 @@ class BatchDetector(Detector):
         self._alike: deque[_Pairs] = deque(maxlen=STEPS_ALIKE)  # of the newest steps that were looked at
         self._again: dict[int, BatchAgain] = {}  # by rank: the first, and how many there were since
         self._again_at: float | None = None  # when it is told
-        self._told: set[str] = set()
+        self._counts: dict[int, int] = {}  # by rank: how many came again, as told last
+        self._occurrences = Occurrences()
 
     def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
         """Take what a report tells of batches."""
@@ -217,14 +219,20 @@ class BatchDetector(Detector):
         if self._again_at is None or now < self._again_at:
             return ()
         self._again_at = None
-        return tuple(self._repeated(now))
+        found = tuple(self._repeated(now))
+        self._again.clear()
+        return found
 
     def next_wakeup(self) -> float | None:
         return self._again_at
 
     def _take_again(self, rank: int, again: BatchAgain, now: float) -> None:
         self._sound_to = again.first if self._sound_to is None else min(again.first, self._sound_to)
-        if AGAIN in self._told:
+        if again.count <= self._counts.get(rank, 0):
+            return
+        self._counts[rank] = again.count
+        is_told_yet = self._again_at is None and not self._occurrences.is_new(AGAIN, now)
+        if is_told_yet:
             return
         self._again[rank] = msgspec.structs.replace(self._again.get(rank, again), count=again.count)
         self._again_at = now + AGAIN_S if self._again_at is None else self._again_at
@@ -264,7 +272,7 @@ class BatchDetector(Detector):
         """Whether ranks share the batch of `step`, of which no more will be told, as they do in most steps."""
         groups, told = whole.sharing(), whole.first
         whole.first, whole.twins = {}, {}
-        if not told or SAME in self._told:
+        if not told:
             return
         pairs: _Pairs = {}
         for value, (first, *others) in groups.items():
@@ -273,7 +281,7 @@ class BatchDetector(Detector):
         self._alike.append(pairs)
         shared = {each: {known[each] for known in self._alike if each in known} for each in pairs}
         alike = [each for each, values in shared.items() if 2 * len(values) > STEPS_ALIKE]
-        if not alike:
+        if not alike or not self._occurrences.is_new(SAME, now):
             return
         sizes = {len(ranks) for ranks in groups.values()}
         may_be_one_model = len(groups) == len(told) and len(sizes) == 1
@@ -346,10 +354,6 @@ class BatchDetector(Detector):
     def _finding(
         self, cause: str, ranks: Sequence[int], error: str, step: int, now: float, confidence: Confidence
     ) -> Iterator[Finding]:
-        """Once in a round: data that are wrong go on being wrong."""
-        if cause in self._told:
-            return
-        self._told.add(cause)
         subject, *also = [self._round.subject(rank) for rank in ranks[:SUBJECTS_NAMED]] or [Subject(self._job)]
         yield Finding(
             kind=FindingKind.DATA,

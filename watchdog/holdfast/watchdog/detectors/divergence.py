@@ -138,6 +138,8 @@ class DivergenceDetector(Detector):
         before = median(self._usual) if len(self._usual) == LOOKS_KEPT else loss
         # A loss falls as it did; that it rises is never usual, or a slow rise would become so as it goes on.
         usual = before + (min(0.0, median(self._changes)) if self._changes else 0.0)
+        # No lower than it ever was: a line drawn on goes below what a loss can be, such as 0 of a cross-entropy.
+        usual = max(usual, min(self._usual, default=usual))
         usual = min((usual, *self._places))
         known = len(self._changes) >= CHANGES_THAT_TELL
         # What is trained again has the loss of that time, which is higher than what was usual last.
@@ -165,7 +167,10 @@ class DivergenceDetector(Detector):
             kind=FindingKind.DIVERGENCE,
             subject=Subject(self._job),
             cause="the loss rose and stays",
-            evidence=(Evidence("rank records", f"{loss:.4g} at step {step}, {usual:.4g} as usual before", now),),
+            evidence=(
+                Evidence("rank records", f"{loss:.4g} at step {step}, {usual:.4g} as usual before", now),
+                *self._each_of_two(now),
+            ),
             confidence=Confidence.UNKNOWN,
             began_at=self._high_since,
             round=self._round.number,
@@ -173,6 +178,12 @@ class DivergenceDetector(Detector):
             f" {usual:.4g} was usual",
             step=first,
         )
+
+    def _each_of_two(self, now: float) -> Iterator[Evidence]:
+        """Two ranks are no measure of each other: what each of them said is for a human to compare."""
+        if len(self._newest) == 2:
+            for rank, (step, loss) in sorted(self._newest.items()):
+                yield Evidence("rank record", f"rank {rank}: {loss:.4g} at step {step}", now)
 
     def _one_rank(self, sample: RankSample, loss: float, now: float) -> Iterator[Finding]:
         """Of all ranks together nothing is said by this, and the other way round.

@@ -138,7 +138,8 @@ class ReplicaVoteDetector(Detector):
     def _begin(self) -> None:
         self._ballots: dict[int, Ballot] = {}  # by step, all of them after `_judged`
         self._judged = -1
-        self._told: set[tuple[str, tuple[Subject, ...]]] = set()
+        self._told: set[tuple[str, tuple[Subject, ...]]] = set()  # since all agreed last
+        self._findings = 0
         self._ballots_max = min(BALLOTS_MAX, max(BALLOTS_MIN, VOTES_KEPT // max(1, self._round.world_size)))
 
     def observe(self, sample: Sample, now: float) -> Sequence[Finding | ReplicasAgreed]:
@@ -184,13 +185,15 @@ class ReplicaVoteDetector(Detector):
         disputes = tuple(ballot.disputes())
         if ballot.compares and not disputes and not ballot.missing:
             self._agreed = [*self._agreed, ballot.step][-AGREEMENTS_KEPT:]
+            self._told.clear()
             yield ReplicasAgreed(number, ballot.step)
         verdict = self._verdict(disputes, complete=not ballot.missing)
         evidence = _evidence(disputes, ballot)
-        # Replicas that differ go on differing: each verdict is a finding once per round.
+        # Replicas that differ go on differing: each verdict is a finding once, until all agree again.
         key = verdict and (verdict.cause, verdict.culprits)
-        if verdict and key and key not in self._told and len(self._told) < FINDINGS_PER_ROUND:
+        if verdict and key and key not in self._told and self._findings < FINDINGS_PER_ROUND:
             self._told.add(key)
+            self._findings += 1
             yield self._finding(verdict, ballot, evidence)
             if verdict.cause == TIE:
                 said = {

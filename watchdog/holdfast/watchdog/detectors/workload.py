@@ -27,6 +27,7 @@ from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Sub
 from holdfast.api.policy import Policy, XidAction
 from holdfast.api.telemetry import RankSample, StepWork
 from holdfast.watchdog.detectors.detector import ROUNDS, Detector, Reported, RoundInForce, Sample
+from holdfast.watchdog.detectors.occurrences import Occurrences
 from holdfast.watchdog.detectors.replica_vote import SUBJECTS_NAMED
 from holdfast.watchdog.wording import ranks_in_words
 
@@ -90,7 +91,7 @@ class WorkloadDetector(Detector):
         self._judges_at: float | None = None
         self._ranks: dict[int, _Rank] = {}
         self._usual: tuple[float, float] | None = None  # amounts from here to there
-        self._told: set[str] = set()
+        self._occurrences = Occurrences()
         self._stride = max(1, -(-self._round.world_size // LOOKED_AT_MAX))
         while gcd(self._stride, self._model_ranks) != 1:
             self._stride += 1  # or it would be the same stage of the pipeline each time, which may have no data
@@ -140,13 +141,13 @@ class WorkloadDetector(Detector):
         # Two windows that differ by chance do so by the square root of two more than one differs from its mean.
         noise = TO_SIGMA / 2**0.5 * median(abs(amount - before) for amount, before in known)
         reach = max(SHARE_APART * middle, DEVIATIONS_APART * noise)
-        self._usual = middle - reach, middle + reach
+        self._usual = max(0.0, middle - reach), middle + reach  # no step has less than no tokens
 
     def _amounts(self, now: float) -> Iterator[Finding]:
-        if self._usual is None or AMOUNTS in self._told:
+        if self._usual is None:
             return
         ranks = sorted(rank for rank, each in self._ranks.items() if each.apart >= WINDOWS)
-        if not ranks:
+        if not ranks or not self._occurrences.is_new(AMOUNTS, now):
             return
         low, high = self._usual
         amounts = [self._ranks[rank].amount or 0.0 for rank in ranks]
@@ -156,11 +157,10 @@ class WorkloadDetector(Detector):
         yield self._finding(AMOUNTS, ranks, error, now)
 
     def _starving(self, now: float) -> Iterator[Finding]:
-        if STARVES in self._told:
-            return
         ranks = sorted(rank for rank, each in self._ranks.items() if each.starved >= WINDOWS)
         # A window later than the first of them the others have told of theirs as well.
-        if not any(self._ranks[rank].starved > WINDOWS for rank in ranks):
+        starves = any(self._ranks[rank].starved > WINDOWS for rank in ranks)
+        if not starves or not self._occurrences.is_new(STARVES, now):
             return
         share = median(self._ranks[rank].share for rank in ranks)
         is_of_all = 2 * len(ranks) > self._round.world_size
@@ -170,8 +170,6 @@ class WorkloadDetector(Detector):
         yield self._finding(STARVES, () if is_of_all else ranks, error, now)
 
     def _finding(self, cause: str, ranks: Sequence[int], error: str, now: float) -> Finding:
-        """Once in a round: what is so goes on being so."""
-        self._told.add(cause)
         subject, *also = [self._round.subject(rank) for rank in ranks[:SUBJECTS_NAMED]] or [Subject(self._job)]
         return Finding(
             kind=FindingKind.DATA,
