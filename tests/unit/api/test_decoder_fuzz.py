@@ -28,6 +28,7 @@ ELSEWHERE = {
     "console/holdfast/console/trackers/desk.py": "its own file, behind a checksum; damaged, it is begun anew",
     "console/holdfast/console/trackers/publisher.py": "a line of the program that starts it",
     "console/holdfast/console/trackers/spool.py": "its own file, behind a checksum",
+    "checkpoint/holdfast/checkpoint/fit.py": "an order of the command that starts the process",
     "agent/holdfast/agent/sensors/ranks.py": "what the agent has encoded itself a line before",
 }
 
