@@ -16,6 +16,7 @@ from holdfast.checkpoint.capture import groups
 from holdfast.checkpoint.capture.optimizerstate import STATE
 from holdfast.checkpoint.errors import Unfit
 from holdfast.checkpoint.format.nested import Keys, NamePath, flatten, joined, nest
+from holdfast.checkpoint.format.wrappers import unwrapped
 from holdfast.checkpoint.restore.stored import StoredCheckpoint
 
 OPTIMIZER, EXTRA = "optimizer", "extra"
@@ -119,7 +120,8 @@ class Shapes:
         """The parameter that this belongs to, by a name or a number on the way to it."""
         for length in range(len(path), 0, -1):
             for begin in range(len(path) - length + 1):
-                if (found := self._parameters.get(joined(path[begin : begin + length]))) is not None:
+                name = unwrapped(joined(path[begin : begin + length]))
+                if (found := self._parameters.get(name)) is not None:
                     return found
         number = next((int(step) for step in path if isinstance(step, int) or step.isdecimal()), len(numbered))
         return numbered[number] if number < len(numbered) else None
