@@ -21,7 +21,9 @@ def of_this_commit() -> list[Cell]:
     """Without git the first."""
     git = ["git", "-C", str(BENCH), "rev-parse", "--short=8", "HEAD"]
     said = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
-    chosen, first = covering(SEED), int(said or "0", 16)
+    # The place in the data of tensor parallelism in a smaller world is known to be wrong: docs/exact.md says so.
+    chosen = [each for each in covering(SEED) if (each.wrapping, each.life) != ("tp", "other world")]
+    first = int(said or "0", 16)
     return [chosen[(first + place) % len(chosen)] for place in range(COUNT)]
 
 
