@@ -49,7 +49,8 @@ class LongWork(msgspec.Struct, frozen=True, omit_defaults=True):
         if any(each.step == step or self.is_scripts(each) for each in known):
             return WORK_S_MAX
         if not works:
-            return min(WORK_S_MAX, ALLOWED * self.waited_s.get(-1 if rank is None else rank, 0.0))
+            waited_s = 0.0 if rank is None else self.waited_s.get(rank, 0.0)
+            return min(WORK_S_MAX, ALLOWED * waited_s)
         if any(each.worked for each in self.stops):
             return WORK_S_MAX
         return min(WORK_S_MAX, max(UNKNOWN_WORK_S, ALLOWED * self.worked_s))
