@@ -1,6 +1,7 @@
 """The runs on this machine: read from their watchdog while it lives, afterwards from what it stored."""
 
 import contextlib
+import shlex
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +19,7 @@ from holdfast.cli.seen import RecordedIncidents, SeenStatus, seen_last
 from holdfast.cli.statedirectory import StateDirectory, find_state_directory, is_over, runs_under_here
 from holdfast.cli.target import Target, only_one, split_job
 from holdfast.cli.watchdogclient import DirectLine, WatchdogClient, gone_text
-from holdfast.cli.watchdogsource import WatchdogSite, WatchdogSource, remark_end
+from holdfast.cli.watchdogsource import Answer, Document, WatchdogSite, WatchdogSource, remark_end
 from holdfast.wire.access import Access, Address, Credential
 
 if TYPE_CHECKING:
@@ -161,6 +162,18 @@ class LocalSite(WatchdogSite):
 
     def client(self) -> WatchdogClient:
         return self.source().client()
+
+    def hand_in(self, document: Document, timeout_s: float) -> Answer:
+        try:
+            return super().hand_in(document, timeout_s)
+        except Unavailable as error:
+            directory, batches = self.source().directory, document["spec"].get("skipBatches")
+            if batches is None or not is_over(directory) or (run := directory.running_job()) is None:
+                raise
+            begin = ["holdfast", "run", run.job_file, "--state-dir", str(directory.root), "--skip-batches"]
+            raise Unavailable(
+                f"{error}; to begin it again without them: {shlex.join([*begin, str(batches)])}"
+            ) from None
 
     def source(self) -> LocalSource:
         told, named = self._target.state_dir, self._target.job

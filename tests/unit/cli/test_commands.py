@@ -95,8 +95,8 @@ READ = [*PLACE, "-o", "--output"]
 ASKED = ["--reason", "--dry-run", "--timeout", "--no-wait"]
 OPTIONS = {
     "run": [
-        *("--nodes", "--faults", "--state-dir", "--fresh", "--continue", "--save-within", "--listen", "--observe"),
-        *("--console", "--no-console", "--replace", "--no-replace", "--replace-delay"),
+        *("--nodes", "--faults", "--state-dir", "--fresh", "--continue", "--save-within", "--skip-batches"),
+        *("--listen", "--observe", "--console", "--no-console", "--replace", "--no-replace", "--replace-delay"),
     ],
     "slurm": [
         *("--state-dir", "--sbatch", "--script", "--here", "--save-before", "--drain-with"),

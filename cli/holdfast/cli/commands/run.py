@@ -62,6 +62,11 @@ _console_option = click.option(
     show_default=True,
     help="Seconds that a last checkpoint may take after Ctrl-C or SIGTERM; 0 stops at once.",
 )
+@click.option(
+    "--skip-batches",
+    type=click.IntRange(min=1),
+    help="Go on with a job that has failed or was stopped without so many batches after its newest checkpoint.",
+)
 @click.option("--listen", default="127.0.0.1:0", show_default=True, help="Where the watchdog listens.")
 @click.option("--observe", is_flag=True, help="Tell what would be done about each fault, and do nothing.")
 @_console_option
@@ -75,6 +80,7 @@ def run(
     fresh: bool,
     continues: bool,
     save_within: float,
+    skip_batches: int | None,
     listen: str,
     observe: bool,
     has_console: bool,
@@ -93,6 +99,8 @@ def run(
     """
     if fresh and continues:
         raise InvalidInput(Problem("--continue", value=True, fix="leave out either --continue or --fresh"))
+    if fresh and skip_batches:
+        raise InvalidInput(Problem("--skip-batches", skip_batches, "leave out either --skip-batches or --fresh"))
     job = read_job_file(job_file)
     script = read_fault_script(faults) if faults else ()
     check_whom(script, nodes_max=nodes or job.spec.nodes.max, local_size=job.spec.local_size())
@@ -110,6 +118,7 @@ def run(
         has_console=has_console,
         continues=continues,
         save_within_s=save_within,
+        skip_batches=skip_batches or 0,
     )
     audience = LineAudience(time.monotonic)
     audience.say(f"state and logs are in {directory.root}")

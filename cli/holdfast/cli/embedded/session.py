@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from holdfast.api.errors import Unavailable
-from holdfast.api.status import JobPhase
+from holdfast.api.errors import InvalidInput, Problem, Unavailable
+from holdfast.api.status import JobPhase, JobStatus
 from holdfast.api.trainingjob import policy_of
 from holdfast.cli.embedded.audience import Audience, Picture, follow
 from holdfast.cli.embedded.console import ConsoleProcess
@@ -39,7 +39,8 @@ class RunOptions:
     `starts_over`: what an earlier run left is removed, else it is gone on from. `observes`: what would be done
     about faults is told, and nothing is done. `has_console`: one is started beside it, where it is installed.
     `continues`: a job that has succeeded goes on whatever its file says now. `save_within_s` is how long a last
-    checkpoint may take when the run is stopped by hand.
+    checkpoint may take when the run is stopped by hand. `skip_batches` are passed over from the newest checkpoint
+    on, of a job that has failed or was stopped.
     """
 
     prepared: Prepared
@@ -53,6 +54,7 @@ class RunOptions:
     has_console: bool = True
     continues: bool = False
     save_within_s: float = SAVE_WITHIN_S
+    skip_batches: int = 0
 
 
 class Interrupted(Exception):
@@ -90,21 +92,17 @@ async def _run(
     is_published = policy.reporting is not None
     publishing = Publishing(options.directory, address, options.prepared.job.id, audience.say, wanted=is_published)
     trained = trained_by(options.prepared.entrypoint, options.prepared.job.spec)
-    if before is not None and before.phase is JobPhase.SUCCEEDED:
-        if not await begins_again(link, options.directory, trained, audience.say, continues=options.continues):
-            await _publish_rest(publishing)
-            return Picture(before, incidents=await link.incidents())
-    elif before is not None and before.phase is JobPhase.FAILED:
-        audience.say("an earlier run failed; this one goes on from its newest checkpoint")
-        await link.restart("the job was run again after it had failed")
-    elif before is not None and options.observes:
-        # That none of its workers is left is no fault.
-        await link.restart("the job was run again after it had been stopped")
+    if (ended := await _take_up(options, before, link, trained, audience.say)) is not None:
+        await _publish_rest(publishing)
+        return Picture(ended, incidents=await link.incidents())
     options.directory.write_running_job(RunningJob(options.prepared.job.id, options.job_file, trained))
     await link.submit(policy)
     if options.starts_over:
         # The job may have named a place of its own, where what was saved before stays.
         await link.restart("the run was told to start over (--fresh)", fresh=True)
+    if options.skip_batches:
+        audience.say(f"going on from the newest checkpoint without the next {options.skip_batches} batches")
+        await link.skip_batches(options.skip_batches, "the job was run again with --skip-batches")
     nodes = NodeOptions(
         prepared=options.prepared,
         directory=options.directory,
@@ -142,6 +140,36 @@ async def _run(
         await console.stop()
         await cluster.stop()
         await publishing.stop()  # behind what workers said last
+
+
+async def _take_up(
+    options: RunOptions,
+    before: JobStatus | None,
+    link: WatchdogLink,
+    trained: Trained,
+    say: Callable[[str], None],
+) -> JobStatus | None:
+    """Go on from where an earlier run left the job; the status of one that has ended and stays so.
+
+    Raises InvalidInput where going on takes a word of the user's, and where batches are to be passed over and no
+    checkpoint stands before them.
+    """
+    if options.skip_batches and (before is None or before.phase is JobPhase.SUCCEEDED):
+        why = "nothing was trained yet" if before is None else "the job has succeeded"
+        raise InvalidInput(Problem("--skip-batches", options.skip_batches, f"leave it out: {why}"))
+    if before is None:
+        return None
+    if before.phase is JobPhase.SUCCEEDED:
+        goes_on = await begins_again(link, options.directory, trained, say, continues=options.continues)
+        return None if goes_on else before
+    if before.phase is JobPhase.FAILED:
+        say("an earlier run failed; this one goes on from its newest checkpoint")
+        if not options.skip_batches:
+            await link.restart("the job was run again after it had failed")
+    elif options.observes:
+        # That none of its workers is left is no fault.
+        await link.restart("the job was run again after it had been stopped")
+    return None
 
 
 async def _stop(link: WatchdogLink, within_s: float, say: Callable[[str], None], again: asyncio.Event) -> str:

@@ -136,6 +136,11 @@ class WatchdogLink:
         restart = InterventionAction.RESTART
         await self._intervene(InterventionRequest(uuid.uuid4().hex, self._job, restart, reason, fresh=fresh))
 
+    async def skip_batches(self, batches: int, reason: str) -> None:
+        """Go on from the newest checkpoint without so many batches. Raises InvalidInput when it is refused."""
+        skip = InterventionAction.SKIP_BATCHES
+        await self._intervene(InterventionRequest(uuid.uuid4().hex, self._job, skip, reason, skip_batches=batches))
+
     async def give_back(self, node: str, reason: str) -> None:
         """Let a node be used again. Raises InvalidInput when the watchdog refuses."""
         put_back = InterventionAction.RETURN
