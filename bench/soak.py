@@ -16,6 +16,7 @@ import signal
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -30,6 +31,7 @@ from holdfast.agent.launch.memoryfolder import ROOT, folder_of
 from holdfast.agent.sensors.simulated_gpu import Fault, inject
 from holdfast.api.errors import Unavailable
 from holdfast.api.incident import Incident, IncidentState
+from holdfast.api.intervention import InterventionAction, InterventionRequest, InterventionState
 from holdfast.api.status import JobPhase, JobStatus
 from holdfast.cli.statedirectory import StateDirectory
 from holdfast.cli.watchdogclient import DirectLine, WatchdogClient
@@ -74,6 +76,12 @@ class Deed(Enum):
     KILL_AGENT = "SIGKILL of an agent"
     KILL_WATCHDOG = "SIGKILL of the watchdog"
     XID = "XID 79 of a GPU"
+    END_WORKERS = "SIGTERM to all workers"
+    DRAIN = "eviction"
+
+
+STRIKES: Final = tuple(each for each in Deed if each not in (Deed.END_WORKERS, Deed.DRAIN))
+"""What the soak does; those left out stop a run that is well, and blame nobody."""
 
 
 @dataclass(frozen=True)
@@ -87,24 +95,26 @@ class Strike:
 
 @dataclass
 class Soak:
-    """One run that is disturbed, and what was done to it."""
+    """One run that is disturbed, what is done to it, and what was done."""
 
     folder: Path
     state: StateDirectory
     tree: Tree
     chance: random.Random
     began: float  # seconds since the epoch
+    deeds: Sequence[Deed] = STRIKES
     struck: list[Strike] = field(default_factory=list)
 
     @classmethod
-    def start(cls, folder: Path, seed: int, pace_s: float) -> "Soak":
-        (folder / "job.yaml").write_text(JOB_FILE.format(script=EXAMPLE, pace=pace_s))
+    def start(cls, folder: Path, seed: int, job: str, deeds: Sequence[Deed] = STRIKES) -> "Soak":
+        """Begin the job that `job` describes, by the name `JOB`."""
+        (folder / "job.yaml").write_text(job)
         state = StateDirectory(folder / "state")
         command = (*HOLDFAST, "run", str(folder / "job.yaml"), "--state-dir", str(state.root))
         environment = {**os.environ, "TMPDIR": str(folder / "tmp")}
         (folder / "tmp").mkdir()
         tree = Tree.start(command, log=folder / "run.log", environment=environment)
-        return cls(folder, state, tree, random.Random(seed), tree.root.create_time())
+        return cls(folder, state, tree, random.Random(seed), tree.root.create_time(), deeds)
 
     def status(self) -> JobStatus | None:
         """None while the watchdog is away."""
@@ -131,9 +141,17 @@ class Soak:
             time.sleep(LOOK_S)
         return well
 
+    def has_ended(self, within_s: float) -> bool:
+        """Whether `holdfast run` ends by itself in that time."""
+        try:
+            self.tree.root.wait(within_s)
+        except psutil.TimeoutExpired:
+            return False
+        return True
+
     def strike(self) -> None:
         """One fault, to somebody who is there; none when nobody is."""
-        deed = self.chance.choice(list(Deed))
+        deed = self.chance.choice(self.deeds)
         at = time.time()  # noqa: TID251 - the watchdog's clock begins with it, and incidents carry that
         node = self._do(deed)
         if node is not None:
@@ -184,13 +202,19 @@ class Soak:
             return ""
         try:
             ranks = [each for each in self._client().ranks() if each.pid is not None]
+            if not ranks:
+                return None
+            if deed is Deed.DRAIN:
+                return self._drain(self.chance.choice(ranks).node)
         except Unavailable:
-            return None
-        if not ranks:
             return None
         victim = self.chance.choice(ranks)
         launchers, agents = self._of("holdfast.agent.launch", victim.node), self._of("holdfast.agent", victim.node)
         worker = [psutil.Process(victim.pid)] if victim.pid and psutil.pid_exists(victim.pid) else []
+        if deed is Deed.END_WORKERS:
+            pids = [each.pid for each in ranks if each.pid and psutil.pid_exists(each.pid)]
+            signal_each([psutil.Process(each) for each in pids], signal.SIGTERM)
+            return ""
         if deed is Deed.XID:
             inject(str(self.state.node(victim.node)), Fault(gpu=0, xid=79, text="fallen off the bus"))
         elif deed is Deed.KILL_WORKER:
@@ -205,6 +229,12 @@ class Soak:
             below = [each for root in (*launchers, *agents) for each in root.children(recursive=True)]
             signal_each([*launchers, *agents, *below], signal.SIGKILL)
         return victim.node
+
+    def _drain(self, node: str) -> str | None:
+        """As an engineer takes a node. Raises Unavailable."""
+        request = InterventionRequest(uuid.uuid4().hex, JOB, InterventionAction.EVICT, "a drill", node=node)
+        outcome = self._client().intervene(request)
+        return None if outcome.state is InterventionState.REFUSED else node
 
 
 def _command(process: psutil.Process) -> list[str]:
@@ -229,7 +259,7 @@ def blamed_without_cause(incidents: Sequence[Incident], struck: Sequence[Strike]
 
 
 def soak(folder: Path, given: argparse.Namespace) -> list[Figure]:
-    run = Soak.start(folder, given.seed, given.pace)
+    run = Soak.start(folder, given.seed, JOB_FILE.format(script=EXAMPLE, pace=given.pace))
     if not run.until_well(START_S):
         raise SystemExit((folder / "run.log").read_text()[-3000:])
     began, opened = time.monotonic(), 0
