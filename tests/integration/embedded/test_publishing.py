@@ -194,8 +194,11 @@ def test_one_run_in_each_tracker_over_four_restarts_and_a_rewind_and_no_step_twi
             sampled = [step for step, _ in in_mlflow(server, name)]
             assert sampled == sorted(set(sampled))
             assert sampled == [step for step, _ in in_wandb(state, name)]
-            assert sampled == [each.step for each in events.Scalars(name)]
-            assert sampled, name  # a step a second at best: what comes behind what is out is left out
+            known = name in events.Tags()["scalars"]
+            assert sampled == ([each.step for each in events.Scalars(name)] if known else [])
+            # A step a second at best: what comes behind what is out is left out. In a run this short, on a busy
+            # machine, GPUs may not be read in time for any of them.
+            assert sampled or name.startswith("gpu/"), name
         (run,) = server.runs("gpt")
         assert run["info"]["status"] == "FINISHED"
         tags = {each["key"]: each["value"] for each in run["data"]["tags"]}
