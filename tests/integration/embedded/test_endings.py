@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from embeddedrun import PATIENCE_S, holdfast, interrupt, running, wait_until
 
+from holdfast.cli.statedirectory import StateDirectory
+
 SCRIPT = """
 import argparse, os, pathlib, signal, sys, time
 import torch
@@ -88,6 +90,17 @@ def test_a_run_that_is_stopped_by_hand_saves_first_and_goes_on_from_there(tmp_pa
     ended = holdfast("run", job(tmp_path, "--steps", "60", "--pause", "0.1"), "--state-dir", state)
     assert ended.returncode == 0, ended.stderr
     assert [step for step, _ in steps_in(tmp_path)[before:]] == list(range(saved + 1, 61))
+
+
+def test_a_run_that_is_stopped_while_its_watchdog_is_away_saves_once_that_is_back(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with running("run", job(tmp_path, "--steps", "1000", "--pause", "0.1"), "--state-dir", state) as process:
+        wait_until(lambda: len(steps_in(tmp_path)) >= 5, "some steps")
+        watchdog = StateDirectory(state).listening_at()
+        assert watchdog is not None
+        os.kill(watchdog.pid, signal.SIGKILL)
+        said = interrupt(process)
+    assert said.splitlines()[-1].endswith(" is saved, and the same command goes on from there"), said
 
 
 @pytest.mark.parametrize(("script", "nodes"), [("tune.py", 1), ("train.py", 2)])

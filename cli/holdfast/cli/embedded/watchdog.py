@@ -32,6 +32,7 @@ from holdfast.wire.line import Line, Manner, OnMalformed, Speaker
 
 LISTENING_WITHIN_S: Final = 20.0  # it needs half a second; a busy machine may take its time
 POLL_INTERVAL_S: Final = 0.02
+ASKS_AGAIN_AFTER_S: Final = 0.2
 DEATHS_MAX: Final = 5  # in a row, each within LISTENING_WITHIN_S of its start
 ANSWER_TIMEOUT_S: Final = 5.0
 MANNER: Final = Manner(
@@ -147,20 +148,25 @@ class WatchdogLink:
         await self._intervene(InterventionRequest(uuid.uuid4().hex, self._job, put_back, reason, node=node))
 
     async def save(self, reason: str, within_s: float) -> str | None:
-        """Have one more checkpoint committed: None once it is, else why it was not within `within_s` seconds.
-
-        Raises Unavailable while the watchdog is away.
+        """Have one more checkpoint committed: None once it is, else why it was not within `within_s` seconds. A
+        watchdog that is away is started again, and is asked then.
         """
         checkpoint = InterventionAction.CHECKPOINT
         request = InterventionRequest(uuid.uuid4().hex, self._job, checkpoint, reason)
+        away = ""
         try:
             async with asyncio.timeout(within_s):
-                outcome = await self._ask(request)
-                while outcome.state is InterventionState.PENDING:  # the watchdog waits a moment with its answer
-                    outcome = await self._ask(request)
+                while True:
+                    try:
+                        outcome, away = await self._ask(request), ""
+                    except Unavailable as error:
+                        away = str(error)
+                        await asyncio.sleep(ASKS_AGAIN_AFTER_S)
+                        continue
+                    if outcome.state is not InterventionState.PENDING:  # it waits a moment with its answer
+                        return None if outcome.state is InterventionState.DONE else outcome.outcome
         except TimeoutError:
-            return f"no checkpoint was committed within {within_s:g} s"
-        return None if outcome.state is InterventionState.DONE else outcome.outcome
+            return away or f"no checkpoint was committed within {within_s:g} s"
 
     async def _ask(self, request: InterventionRequest) -> InterventionOutcome:
         content = await self._http.ask("POST", f"/v1/jobs/{self._job}/interventions", msgspec.json.encode(request))
