@@ -123,6 +123,29 @@ def log(folder: Path) -> str:
     return (folder / "log").read_text()
 
 
+@pytest.mark.parametrize(
+    "makes",
+    [
+        "locks = [multiprocessing.get_context('spawn').Lock()]",
+        "queue = multiprocessing.get_context('forkserver').Queue(); locks = [queue._rlock, queue._wlock]",
+        "multiprocessing.set_start_method('spawn'); locks = [multiprocessing.Event()._cond._lock]",
+    ],
+)
+def test_a_killed_worker_leaves_no_semaphores(parent: Parent, tmp_path: Path, makes: str) -> None:
+    lines = [
+        "import multiprocessing, os, signal",
+        makes,
+        "print(*(each._semlock.name for each in locks), flush=True)",
+        "os.killpg(0, signal.SIGKILL)  # with the process that would remove them",
+    ]
+    ended = parent.run(tmp_path, write(tmp_path, "\n".join(lines)))
+    assert ended.signal == signal.SIGKILL, log(tmp_path)
+    parent.hear_group_gone(ended.pid)
+    names = log(tmp_path).split()
+    assert names
+    assert [name for name in names if Path(f"/dev/shm/sem.{name[1:]}").exists()] == []
+
+
 def test_the_warm_parent_has_one_thread(parent: Parent) -> None:
     assert psutil.Process(parent.process.pid).num_threads() == 1
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.agent.launch import forking
+from holdfast.agent.launch import forking, semaphores
 from holdfast.agent.launch.child import Change, become_worker, changed, write_first_record
 from holdfast.agent.launch.importtrial import ImportTrial
 from holdfast.agent.launch.preload import (
@@ -70,6 +70,7 @@ class WarmParent:
         self._decoder = msgspec.msgpack.Decoder(forking.ToWarmParent)
         self._encoder = msgspec.msgpack.Encoder()
         self._workers: set[int] = set()
+        self._tokens: dict[int, str] = {}  # by worker, for the names of its semaphores
         self._fading: set[int] = set()  # ended, while others of their group may still be ending
         self._pid = os.getpid()
         self._ready = forking.Ready(warm=False)
@@ -123,9 +124,12 @@ class WarmParent:
             _end(orphans)
             for pid in orphans:
                 os.waitpid(pid, 0)
+        for token in self._tokens.values():
+            semaphores.remove(token)
 
     def _fork(self, request: forking.Fork) -> None:
         """The worker is known by its record before it does anything: the agent sees it wherever it stops."""
+        token = semaphores.new_token()
         try:
             written_read, written_write = os.pipe()
             try:
@@ -143,9 +147,11 @@ class WarmParent:
             self._channel.close()
             os.read(written_read, 1)  # its end: the record is written, and the script may take it over
             os.close(written_read)
+            semaphores.name_by(token)
             become_worker(request, parent=self._pid, warm=self._ready.warm, changes=self._changes)
         os.close(written_read)
         self._workers.add(pid)
+        self._tokens[pid] = token
         try:
             write_first_record(request.env, pid=pid, now_ns=time.monotonic_ns())
         except OSError as error:
@@ -181,6 +187,7 @@ class WarmParent:
         # Orphans come here, so that each end that may be the last of a group is looked at.
         for pid in [pid for pid in self._fading if not orphans and not _signal_group(pid, 0)]:
             self._fading.discard(pid)
+            semaphores.remove(self._tokens.pop(pid))
             self._tell(forking.GroupGone(pid))
 
     def _tell(self, message: forking.FromWarmParent) -> None:
