@@ -24,6 +24,7 @@ from holdfast.checkpoint.capture.asked import Asked
 from holdfast.checkpoint.capture.capture import Capture
 from holdfast.checkpoint.capture.cursor import Cursor
 from holdfast.checkpoint.capture.dataplace import DataPlace, Stateful
+from holdfast.checkpoint.capture.dealing import Dealing, sharing_of
 from holdfast.checkpoint.capture.equivalence import Equivalence, LossOf
 from holdfast.checkpoint.capture.learningrate import LearningRate
 from holdfast.checkpoint.capture.loopplace import LoopPlace
@@ -71,6 +72,10 @@ class Checkpointer:
     `may_be_left_over` (in the checkpoint: it is not restored). Both are patterns of whole names, or of names of
     parameters: `head.*`.
 
+    The place in the data counts batches over the ranks that take different ones. How many those are is taken from
+    the loader's sampler (`num_replicas`), else from the model's meshes; `data_parallel` says it where both cannot,
+    as for tensor parallelism of one's own with a sampler of one's own.
+
     `settings` says what holds where the script asks for other settings of the optimizer or the scheduler than
     those that the checkpoint began with: "checkpoint", "script", or one of the two by name (`{"lr": "script"}`, or
     a pattern; first match, else the checkpoint). A line in the log names each that differs. A schedule goes on
@@ -98,12 +103,14 @@ class Checkpointer:
     may_be_missing: Sequence[str] = ()
     may_be_left_over: Sequence[str] = ()
     settings: Wishes = "checkpoint"
+    data_parallel: int | None = None
     compares_batches: bool = True
     storage: Storage | None = None
     reached: Reached = lambda point: None
 
     def __post_init__(self) -> None:
-        for name, number in (("every_steps", self.every_steps), ("keep", self.keep)):
+        counts = {"every_steps": self.every_steps, "keep": self.keep, "data_parallel": self.data_parallel}
+        for name, number in counts.items():
             if number is not None and number < 1:
                 raise InvalidInput(Problem(field=name, value=number, fix="write at least 1"))
         rehearsed_from = self.run.rehearsed_from
@@ -118,7 +125,9 @@ class Checkpointer:
             self._equivalence = Equivalence(self.equivalence, self.model, rank=self._part.rank)
         self._policy: SavePolicy | None = None
         self._save: Save | None = None
-        self._place: DataPlace | None = DataPlace(self._group.rank, self._group.world_size, self.data)
+        ranks = self._group.world_size
+        self._dealing = Dealing(ranks, sharing_of(self.model), self._data_parallel(ranks))
+        self._place: DataPlace | None = DataPlace(self._group.rank, ranks, self.data, dealing=self._dealing)
         self._aside: Aside | None = None  # while passes are begun that are over
         self._rate: LearningRate | None = None
         self._asked: Asked | None = None
@@ -129,6 +138,12 @@ class Checkpointer:
         self._tells: Callable[..., object] | None = None  # what was restored, until the run is told
         self._copied_at: int | None = None  # the step after which another replica group's state came
         self._is_restored = self._has_begun = False
+
+    def _data_parallel(self, ranks: int) -> int | None:
+        if self.data_parallel is not None and self.data_parallel > ranks:
+            fix = f"write how many of the {ranks} ranks take different batches"
+            raise InvalidInput(Problem("data_parallel", self.data_parallel, fix))
+        return self.data_parallel
 
     def steps(self, data: Iterable[Batch], *, until: int | None = None) -> Iterator[tuple[int, Batch]]:
         """Restore, then yield each batch with the number of the step it is for.
@@ -148,11 +163,13 @@ class Checkpointer:
         Of a pass that has ended nothing is yielded, unless its data have a length and it has grown. An iterator
         gives what it has once: of one that all passes share, what earlier ones took is read and dropped too.
 
-        A pass goes on in the order in which it began: with the random numbers of then, those of the loader's own
-        generators among them. Data with a state_dict() is given its state back; of other data as many batches as
-        were taken are read and dropped. In a world of another size the number per rank changes so that the number
-        over all ranks stays; there data with a state_dict() is treated like other data, unless its attribute
-        `counts_globally` is True.
+        A pass goes on in the order in which it began: with the random numbers of then, those of generators that
+        the loader, its samplers and its dataset keep among them. Where a sampler draws other indices all the same,
+        and its state_dict() does not help, the log says so before the first step. Data with a state_dict() is
+        given its state back; of other data as many batches as were taken are read and dropped. In a world of
+        another size the number per rank changes so that the number over all ranks that take different batches
+        stays; there data with a state_dict() is treated like other data, unless its attribute `counts_globally`
+        is True.
 
         Raises what `run.check` raises when the round is over; Fenced when a newer round has taken over;
         Unavailable when the directory cannot be used; NothingToRestore when a step is to be restored, or
@@ -233,9 +250,9 @@ class Checkpointer:
         a loop that counts by itself passes over. Raises as `epoch` does.
         """
         if self._loop is not None:
-            return self._loop.cursor.each(self._ranks)
+            return self._loop.cursor.each(self._takers)
         self._restore()
-        return self._passes.cursor.each(self._group.world_size)
+        return self._passes.position
 
     @property
     def _passes(self) -> DataPlace:
@@ -311,7 +328,7 @@ class Checkpointer:
         if loop is None or rate is None or step != loop.step + 1:
             next_one = "call resume first" if loop is None else f"the next one is {loop.step + 1}"
             raise InvalidInput(Problem("step", step, f"tell of every step, in order: {next_one}"))
-        loop.completed(step, self._ranks, epoch)
+        loop.completed(step, self._ranks, epoch, takers=self._takers)
         if self._saves_for_all:
             self._take_over(parent=step - 1)
             taken = loop.taken // self._group.world_size
@@ -340,6 +357,11 @@ class Checkpointer:
         group = self.run.assignment.group
         return self._group.world_size if group is None else group.size * group.count
 
+    @property
+    def _takers(self) -> int:
+        """How many of them take different batches, as far as can be said without the data."""
+        return self._ranks * self._dealing.takers() // self._group.world_size
+
     def _take_over(self, parent: int | None) -> None:
         """The replica group that has saved until now is gone. What it saved up to step `parent` is of the history
         that goes on; None: all of it. Collective; of a storage that is away the log tells, and the next step asks
@@ -361,10 +383,10 @@ class Checkpointer:
         """After a restore. The number of the batch does not change with that of the ranks."""
         if loop.step != (position.step or 0):  # saved by a loop of `steps`, or nothing was restored
             loop.batches = position.saved_batches
-            loop.cursor = Cursor(0, position.batches * self._group.world_size)
+            loop.cursor = Cursor(0, position.batches * self._takers)
         loop.step, loop.batches = position.step or 0, loop.batches + skip
         loop.taken = position.batches * self._group.world_size
-        loop.pass_over(skip, self._ranks)
+        loop.pass_over(skip, self._ranks, takers=self._takers)
 
     def _has_moved(self) -> None:
         """The state was copied from another replica group, which has made every cut for the step that is next."""
@@ -467,9 +489,10 @@ class Checkpointer:
         self._rate, self._to_skip, self._position = rate, skip, position
         self._step, self._batches = position.step or 0, position.batches + skip
         if self._place is not None and position.step is not None:
-            self._place.restored(
-                batches=position.batches, saved_world_size=position.saved_world_size, begun=position.begun
+            each = self._place.restored(
+                batches=position.saved_batches, saved_world_size=position.saved_world_size, begun=position.begun
             )
+            self._batches = each + skip
         if self._loop is not None:
             self._take_place(self._loop, position, skip)
 
@@ -497,8 +520,8 @@ class Checkpointer:
             self._continue_random()
             self._position = None
             return iter(())
-        source, wanted = iter(data), behind + self._to_skip
-        left = wanted - sum(1 for _ in itertools.islice(source, wanted))
+        source, left = place.through(data, behind)
+        left += self._to_skip - sum(1 for _ in itertools.islice(source, self._to_skip))
         skips_left = left if place.carries else min(left, self._to_skip)
         place.took(self._to_skip - skips_left)
         self._to_skip = skips_left
