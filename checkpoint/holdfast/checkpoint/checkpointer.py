@@ -4,7 +4,7 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -127,6 +127,7 @@ class Checkpointer:
         self._save: Save | None = None
         ranks = self._group.world_size
         self._dealing = Dealing(ranks, sharing_of(self.model), self._data_parallel(ranks))
+        self._opening = Opening(token="")
         self._place: DataPlace | None = DataPlace(self._group.rank, ranks, self.data, dealing=self._dealing)
         self._aside: Aside | None = None  # while passes are begun that are over
         self._rate: LearningRate | None = None
@@ -158,7 +159,8 @@ class Checkpointer:
         nothing, at once, and the one that was under way goes on where it was; a script that asks for `epoch`
         before its first call begins with that pass instead. What a script does between passes is done again for
         those that are over, and the restored state is put back behind them: scheduler, scaler, `extra` and the
-        settings of the optimizer's groups, which takes the memory of a second `extra` meanwhile.
+        settings of the optimizer's groups, which takes the memory of a second `extra` meanwhile. Where the model
+        or what the optimizer keeps of it has changed, the checkpoint is read once more.
 
         Of a pass that has ended nothing is yielded, unless its data have a length and it has grown. An iterator
         gives what it has once: of one that all passes share, what earlier ones took is read and dropped too.
@@ -185,12 +187,10 @@ class Checkpointer:
         self._begin(until)
         place = self._passes
         if place.is_behind(data):
-            self._aside = self._aside or Aside(self._state())
+            self._aside = self._aside or Aside(self._state(), self._group.rank)
             place.passed_by(data)
             return
-        if self._aside is not None:
-            self._aside.put_back()
-            self._aside = None
+        self._put_back()
         if self._has_begun:
             self.run.pass_begins()
         self._has_begun = True
@@ -427,6 +427,7 @@ class Checkpointer:
             opening = open_together(
                 self.storage, self._group, round=part.round, restore=restore, enters=self._saves_for_all
             )
+        self._opening = opening
         position = restore_newest(state, self._group, part, storage=self.storage, opening=opening)
         if position.step is None and restore.tier is not Tier.NONE:
             # What is lost otherwise may be months of work, so nobody starts over without being told.
@@ -443,6 +444,24 @@ class Checkpointer:
             self.run.enclosed(position.step, read_enclosed(self.storage, opening.line, position))
         self._go_on_from(position)
         self._is_restored = True
+
+    def _put_back(self) -> None:
+        """What the script has changed in passes that are over is as it was restored. Collective; raises as `steps`
+        does.
+        """
+        aside, self._aside = self._aside, None
+        if aside is None:
+            return
+        if self._group.any(aside.is_touched()):
+            if self._part.rank == 0:
+                said = "restored once more: the script changed the model between epochs that are over step=%d"
+                _LOG.info(said, self._step)
+            state = replace(self._state(), data=None, equivalence=None, settings=None)
+            again = restore_newest(state, self._group, self._part, storage=self.storage, opening=self._opening)
+            if again.step != self._step:
+                found = "nothing" if again.step is None else f"step {again.step}"
+                raise NothingToRestore(f"step {self._step} was restored, and then {found}: it is damaged now")
+        aside.put_back()
 
     def _look(self) -> Asked:
         """At the settings that the script asks for, before a restore. Raises InvalidInput for `settings` that say

@@ -334,6 +334,55 @@ def test_loader_workers_go_on_where_they_were(tmp_path: Path) -> None:
     assert first + train(tmp_path / "cut", make) == whole
 
 
+def shrink(model: torch.nn.Module, _: torch.optim.Optimizer) -> None:
+    with torch.no_grad():
+        for each in model.parameters():
+            each.mul_(0.9)
+
+
+def copy_in(model: torch.nn.Module, _: torch.optim.Optimizer) -> None:
+    for each in model.parameters():
+        each.data = each.data.sign()
+
+
+def count_again(model: torch.nn.Module, _: torch.optim.Optimizer) -> None:
+    model(torch.ones(8, 4))  # in training mode
+
+
+def forget_moments(_: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for state in optimizer.state.values():
+        state["exp_avg"].zero_()
+
+
+@pytest.mark.parametrize("between", [shrink, copy_in, count_again, forget_moments])
+def test_what_a_script_changes_of_the_model_behind_an_epoch_is_not_changed_twice(
+    between: Callable[[torch.nn.Module, torch.optim.Optimizer], None], tmp_path: Path
+) -> None:
+    def train(directory: Path, stop: int | None = None) -> list[str]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        checkpointer = Checkpointer(Standalone(str(directory)), model=model, optimizer=optimizer, every_steps=1)
+        data = torch.randn(4, 8, 4)
+        for _ in range(3):
+            for step, batch in checkpointer.steps(data):
+                optimizer.zero_grad()
+                model(batch).square().sum().backward()
+                optimizer.step()
+                if step == stop:
+                    break
+            if stop is not None and step == stop:
+                break
+            between(model, optimizer)
+        checkpointer.close()
+        moments = [state["exp_avg"] for state in optimizer.state.values()]
+        return [str(each.tolist()) for each in (*model.state_dict().values(), *moments)]
+
+    whole = train(tmp_path / "whole")
+    train(tmp_path / "cut", stop=10)
+    assert train(tmp_path / "cut") == whole
+
+
 WITH_WORKERS: dict[str, Callable[[], Iterable[Tensor]]] = {
     "one, kept": lambda: DataLoader(Numbers(), 4, shuffle=True, num_workers=1, persistent_workers=True),
     "two, kept, a generator of its own": lambda: DataLoader(
