@@ -139,6 +139,7 @@ class Checkpointer:
         self._tells: Callable[..., object] | None = None  # what was restored, until the run is told
         self._copied_at: int | None = None  # the step after which another replica group's state came
         self._is_restored = self._has_begun = False
+        self._is_left = False  # the loop did not come back from its newest step
 
     def _data_parallel(self, ranks: int) -> int | None:
         if self.data_parallel is not None and self.data_parallel > ranks:
@@ -152,8 +153,9 @@ class Checkpointer:
         The first step of a run is 1; after a restore of step N the next is N + 1. A step counts as completed
         when the loop comes back for the next batch: then its state is saved, if it is due or wanted. The loop ends
         with the data or after step `until`, and then the last step is saved and waited for. One that is left by
-        `break` saves nothing more, but what is in flight may land. `until` of a round's first call is told as the
-        step at which the whole job ends, and no longer once training is beyond it.
+        `break` saves nothing more, but what is in flight may land; the step that it was left at counts as
+        completed when the next call begins, and is saved then if it is due. `until` of a round's first call is
+        told as the step at which the whole job ends, and no longer once training is beyond it.
 
         Each call is one pass over its data, an epoch. After a restore the calls for passes that are over yield
         nothing, at once, and the one that was under way goes on where it was; a script that asks for `epoch`
@@ -197,6 +199,9 @@ class Checkpointer:
         if isinstance(data, DataLoader):
             self.run.loader(workers=data.num_workers)
         source, drill = self._open_data(data), self.run.drill
+        if self._is_left and self._policy is not None:  # the pass before was left behind its step, by `break`
+            self._policy.completed(step=self._step, batches=self._batches)
+        self._is_left = False
         try:
             while until is None or self._step < until:
                 self.run.check()
@@ -219,7 +224,9 @@ class Checkpointer:
                     self.run.took(self._step, batch)
                 if self._equivalence is not None:
                     self._equivalence.batch = batch
+                self._is_left = True
                 yield self._step, batch
+                self._is_left = False
                 if self._policy is not None:
                     self._policy.completed(step=self._step, batches=self._batches)
         except GeneratorExit:
@@ -396,11 +403,15 @@ class Checkpointer:
 
     def close(self) -> None:
         """Wait for the save in flight and give back what the ranks talked over. Raises as `steps` does. The log
-        says it where every call of `steps` was for a pass that is over, so that nothing was trained.
+        says it where every call of `steps` was for a pass that is over, so that nothing was trained, and where the
+        last one was left at a step, by `break`, so that this is not saved.
         """
         if self._aside is not None and self._part.rank == 0:
             said = "nothing was trained: the loop ended before its epoch epoch=%d step=%d"
             _LOG.warning(said, self.epoch, self._step)
+        if self._is_left and self._save is not None and self._part.rank == 0:
+            said = "the loop was left at a step, which is not saved step=%d; let it end by itself, with until="
+            _LOG.warning(said, self._step)
         if self._save is not None:
             self._save.wait()
         self._group.close()

@@ -383,6 +383,49 @@ def test_what_a_script_changes_of_the_model_behind_an_epoch_is_not_changed_twice
     assert train(tmp_path / "cut") == whole
 
 
+def test_epochs_that_are_left_by_break_are_saved_as_their_steps_come(tmp_path: Path) -> None:
+    def train(directory: Path, epochs: int, stop: int | None = None) -> Seen:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        checkpointer = Checkpointer(
+            Standalone(str(directory)), model=model, optimizer=optimizer, scheduler=scheduler, every_steps=3
+        )
+        loader, seen = DataLoader(Numbers(), 4, shuffle=True), Seen()
+        for _ in range(epochs):
+            for place, (step, batch) in enumerate(checkpointer.steps(loader), 1):
+                loss = model(batch.float().mean().view(1)).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                seen.append((step, batch.tolist(), loss.item().hex()))
+                if step == stop:
+                    checkpointer.close()
+                    return seen
+                if place == 3:
+                    break
+            scheduler.step()
+        checkpointer.close()
+        return seen
+
+    whole = train(tmp_path / "whole", 4)
+    train(tmp_path / "cut", 4, stop=8)
+    assert train(tmp_path / "cut", 4) == whole[6:], "what was due at the sixth step, the last of an epoch"
+
+
+def test_a_last_epoch_that_is_left_by_break_says_that_its_last_step_is_not_saved(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    checkpointer = Checkpointer(Standalone(str(tmp_path)), model=model, optimizer=optimizer)
+    for _ in checkpointer.steps(range(3)):
+        break
+    checkpointer.close()
+    assert "the loop was left at a step, which is not saved step=1" in caplog.text
+
+
 WITH_WORKERS: dict[str, Callable[[], Iterable[Tensor]]] = {
     "one, kept": lambda: DataLoader(Numbers(), 4, shuffle=True, num_workers=1, persistent_workers=True),
     "two, kept, a generator of its own": lambda: DataLoader(
