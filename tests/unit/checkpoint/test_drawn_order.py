@@ -86,6 +86,20 @@ def test_a_loader_that_opens_its_iterator_late_is_looked_at_until_then() -> None
     assert taken(Late([], 2), 0) is None  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("inside", ["base_dataloader", "_dataloader"])
+def test_a_loader_inside_of_another_is_looked_at(inside: str) -> None:
+    class Around:
+        """As Accelerate's and Fabric's."""
+
+        def __init__(self) -> None:
+            setattr(self, inside, DataLoader(NUMBERS, 2))
+
+        def __iter__(self) -> Iterator[Any]:
+            yield from getattr(self, inside)
+
+    assert taken(Around(), 2) == taken(DataLoader(NUMBERS, 2), 2)
+
+
 def test_what_else_goes_over_the_sampler_does_not_count() -> None:
     order, loader = DrawnOrder(), DataLoader(NUMBERS, 2)
     source = order.through(loader)

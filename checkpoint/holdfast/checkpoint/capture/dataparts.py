@@ -17,6 +17,7 @@ from holdfast.checkpoint.capture import torchstate
 LOADERS: Final = "generator."
 """Sources of a pass that begin so are the generators that its loader, samplers and datasets keep."""
 _COUNTERS: Final = ("epoch", "iteration")  # of samplers and datasets; of Accelerate's loaders
+_INSIDE: Final = ("base_dataloader", "_dataloader")  # of Accelerate's loaders, of Fabric's
 _VALUES: Final = (bool, int, float, str, bytes, type(None))
 _PADDED_TO: Final = 8192  # bytes: what is stored keeps its shape while its numbers change
 _DEEPEST: Final = 4  # samplers and datasets in each other
@@ -35,6 +36,13 @@ def parts_of(data: object) -> Iterator[object]:
         getattr(data, "dataset", None),
     )
     return (each for each in parts if each is not None)
+
+
+def loader_of(data: object) -> "DataLoader[Any] | None":
+    """The loader of torch's that reads the data: of Accelerate's and Fabric's the one inside. None: none does."""
+    for name in _INSIDE:
+        data = getattr(data, name, data)
+    return data if isinstance(data, DataLoader) else None
 
 
 def all_of(data: object) -> Iterator[object]:
@@ -152,9 +160,9 @@ def start_workers(data: object) -> None:
 
 
 def _keeping(data: object) -> "DataLoader[Any] | None":
-    """The loader that keeps workers, if one does: of Accelerate's the one inside."""
-    loader = getattr(data, "base_dataloader", data)
-    return loader if isinstance(loader, DataLoader) and loader.persistent_workers and loader.num_workers else None
+    """The loader of torch's, if it keeps workers."""
+    loader = loader_of(data)
+    return loader if loader is not None and loader.persistent_workers and loader.num_workers else None
 
 
 # Generators

@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import xxhash
-from torch.utils.data import DataLoader, IterableDataset, Sampler
+from torch.utils.data import IterableDataset, Sampler
+
+from holdfast.checkpoint.capture import dataparts
 
 Batch = TypeVar("Batch")
 
@@ -56,8 +58,8 @@ class DrawnOrder:
 
     def _look_at(self, data: object) -> None:
         self._look_away()
-        loader = getattr(data, "base_dataloader", data)  # of Accelerate's the one inside
-        if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        loader = dataparts.loader_of(data)
+        if loader is None or isinstance(loader.dataset, IterableDataset):
             return
         name = "sampler" if loader.batch_sampler is None else "batch_sampler"
         sampler = getattr(loader, name)
