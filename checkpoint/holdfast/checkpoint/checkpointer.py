@@ -4,7 +4,7 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -24,6 +24,7 @@ from holdfast.checkpoint.capture.asked import Asked
 from holdfast.checkpoint.capture.capture import Capture
 from holdfast.checkpoint.capture.cursor import Cursor
 from holdfast.checkpoint.capture.dataplace import DataPlace, Stateful
+from holdfast.checkpoint.capture.dealing import Dealing, sharing_of
 from holdfast.checkpoint.capture.equivalence import Equivalence, LossOf
 from holdfast.checkpoint.capture.learningrate import LearningRate
 from holdfast.checkpoint.capture.loopplace import LoopPlace
@@ -71,6 +72,10 @@ class Checkpointer:
     `may_be_left_over` (in the checkpoint: it is not restored). Both are patterns of whole names, or of names of
     parameters: `head.*`.
 
+    The place in the data counts batches over the ranks that take different ones. How many those are is taken from
+    the loader's sampler (`num_replicas`), else from the model's meshes; `data_parallel` says it where both cannot,
+    as for tensor parallelism of one's own with a sampler of one's own.
+
     `settings` says what holds where the script asks for other settings of the optimizer or the scheduler than
     those that the checkpoint began with: "checkpoint", "script", or one of the two by name (`{"lr": "script"}`, or
     a pattern; first match, else the checkpoint). A line in the log names each that differs. A schedule goes on
@@ -98,12 +103,14 @@ class Checkpointer:
     may_be_missing: Sequence[str] = ()
     may_be_left_over: Sequence[str] = ()
     settings: Wishes = "checkpoint"
+    data_parallel: int | None = None
     compares_batches: bool = True
     storage: Storage | None = None
     reached: Reached = lambda point: None
 
     def __post_init__(self) -> None:
-        for name, number in (("every_steps", self.every_steps), ("keep", self.keep)):
+        counts = {"every_steps": self.every_steps, "keep": self.keep, "data_parallel": self.data_parallel}
+        for name, number in counts.items():
             if number is not None and number < 1:
                 raise InvalidInput(Problem(field=name, value=number, fix="write at least 1"))
         rehearsed_from = self.run.rehearsed_from
@@ -118,7 +125,10 @@ class Checkpointer:
             self._equivalence = Equivalence(self.equivalence, self.model, rank=self._part.rank)
         self._policy: SavePolicy | None = None
         self._save: Save | None = None
-        self._place: DataPlace | None = DataPlace(self._group.rank, self._group.world_size, self.data)
+        ranks = self._group.world_size
+        self._dealing = Dealing(ranks, sharing_of(self.model), self._data_parallel(ranks))
+        self._opening = Opening(token="")
+        self._place: DataPlace | None = DataPlace(self._group.rank, ranks, self.data, dealing=self._dealing)
         self._aside: Aside | None = None  # while passes are begun that are over
         self._rate: LearningRate | None = None
         self._asked: Asked | None = None
@@ -129,6 +139,13 @@ class Checkpointer:
         self._tells: Callable[..., object] | None = None  # what was restored, until the run is told
         self._copied_at: int | None = None  # the step after which another replica group's state came
         self._is_restored = self._has_begun = False
+        self._is_left = False  # the loop did not come back from its newest step
+
+    def _data_parallel(self, ranks: int) -> int | None:
+        if self.data_parallel is not None and self.data_parallel > ranks:
+            fix = f"write how many of the {ranks} ranks take different batches"
+            raise InvalidInput(Problem("data_parallel", self.data_parallel, fix))
+        return self.data_parallel
 
     def steps(self, data: Iterable[Batch], *, until: int | None = None) -> Iterator[tuple[int, Batch]]:
         """Restore, then yield each batch with the number of the step it is for.
@@ -136,23 +153,27 @@ class Checkpointer:
         The first step of a run is 1; after a restore of step N the next is N + 1. A step counts as completed
         when the loop comes back for the next batch: then its state is saved, if it is due or wanted. The loop ends
         with the data or after step `until`, and then the last step is saved and waited for. One that is left by
-        `break` saves nothing more, but what is in flight may land. `until` of a round's first call is told as the
-        step at which the whole job ends, and no longer once training is beyond it.
+        `break` saves nothing more, but what is in flight may land; the step that it was left at counts as
+        completed when the next call begins, and is saved then if it is due. `until` of a round's first call is
+        told as the step at which the whole job ends, and no longer once training is beyond it.
 
         Each call is one pass over its data, an epoch. After a restore the calls for passes that are over yield
         nothing, at once, and the one that was under way goes on where it was; a script that asks for `epoch`
         before its first call begins with that pass instead. What a script does between passes is done again for
         those that are over, and the restored state is put back behind them: scheduler, scaler, `extra` and the
-        settings of the optimizer's groups, which takes the memory of a second `extra` meanwhile.
+        settings of the optimizer's groups, which takes the memory of a second `extra` meanwhile. Where the model
+        or what the optimizer keeps of it has changed, the checkpoint is read once more.
 
         Of a pass that has ended nothing is yielded, unless its data have a length and it has grown. An iterator
         gives what it has once: of one that all passes share, what earlier ones took is read and dropped too.
 
-        A pass goes on in the order in which it began: with the random numbers of then, those of the loader's own
-        generators among them. Data with a state_dict() is given its state back; of other data as many batches as
-        were taken are read and dropped. In a world of another size the number per rank changes so that the number
-        over all ranks stays; there data with a state_dict() is treated like other data, unless its attribute
-        `counts_globally` is True.
+        A pass goes on in the order in which it began: with the random numbers of then, those of generators that
+        the loader, its samplers and its dataset keep among them. Where a sampler draws other indices all the same,
+        and its state_dict() does not help, the log says so before the first step. Data with a state_dict() is
+        given its state back; of other data as many batches as were taken are read and dropped. In a world of
+        another size the number per rank changes so that the number over all ranks that take different batches
+        stays; there data with a state_dict() is treated like other data, unless its attribute `counts_globally`
+        is True.
 
         Raises what `run.check` raises when the round is over; Fenced when a newer round has taken over;
         Unavailable when the directory cannot be used; NothingToRestore when a step is to be restored, or
@@ -168,18 +189,19 @@ class Checkpointer:
         self._begin(until)
         place = self._passes
         if place.is_behind(data):
-            self._aside = self._aside or Aside(self._state())
+            self._aside = self._aside or Aside(self._state(), self._group.rank)
             place.passed_by(data)
             return
-        if self._aside is not None:
-            self._aside.put_back()
-            self._aside = None
+        self._put_back()
         if self._has_begun:
             self.run.pass_begins()
         self._has_begun = True
         if isinstance(data, DataLoader):
             self.run.loader(workers=data.num_workers)
         source, drill = self._open_data(data), self.run.drill
+        if self._is_left and self._policy is not None:  # the pass before was left behind its step, by `break`
+            self._policy.completed(step=self._step, batches=self._batches)
+        self._is_left = False
         try:
             while until is None or self._step < until:
                 self.run.check()
@@ -202,7 +224,9 @@ class Checkpointer:
                     self.run.took(self._step, batch)
                 if self._equivalence is not None:
                     self._equivalence.batch = batch
+                self._is_left = True
                 yield self._step, batch
+                self._is_left = False
                 if self._policy is not None:
                     self._policy.completed(step=self._step, batches=self._batches)
         except GeneratorExit:
@@ -233,9 +257,9 @@ class Checkpointer:
         a loop that counts by itself passes over. Raises as `epoch` does.
         """
         if self._loop is not None:
-            return self._loop.cursor.each(self._ranks)
+            return self._loop.cursor.each(self._takers)
         self._restore()
-        return self._passes.cursor.each(self._group.world_size)
+        return self._passes.position
 
     @property
     def _passes(self) -> DataPlace:
@@ -311,7 +335,7 @@ class Checkpointer:
         if loop is None or rate is None or step != loop.step + 1:
             next_one = "call resume first" if loop is None else f"the next one is {loop.step + 1}"
             raise InvalidInput(Problem("step", step, f"tell of every step, in order: {next_one}"))
-        loop.completed(step, self._ranks, epoch)
+        loop.completed(step, self._ranks, epoch, takers=self._takers)
         if self._saves_for_all:
             self._take_over(parent=step - 1)
             taken = loop.taken // self._group.world_size
@@ -340,6 +364,11 @@ class Checkpointer:
         group = self.run.assignment.group
         return self._group.world_size if group is None else group.size * group.count
 
+    @property
+    def _takers(self) -> int:
+        """How many of them take different batches, as far as can be said without the data."""
+        return self._ranks * self._dealing.takers() // self._group.world_size
+
     def _take_over(self, parent: int | None) -> None:
         """The replica group that has saved until now is gone. What it saved up to step `parent` is of the history
         that goes on; None: all of it. Collective; of a storage that is away the log tells, and the next step asks
@@ -361,10 +390,10 @@ class Checkpointer:
         """After a restore. The number of the batch does not change with that of the ranks."""
         if loop.step != (position.step or 0):  # saved by a loop of `steps`, or nothing was restored
             loop.batches = position.saved_batches
-            loop.cursor = Cursor(0, position.batches * self._group.world_size)
+            loop.cursor = Cursor(0, position.batches * self._takers)
         loop.step, loop.batches = position.step or 0, loop.batches + skip
         loop.taken = position.batches * self._group.world_size
-        loop.pass_over(skip, self._ranks)
+        loop.pass_over(skip, self._ranks, takers=self._takers)
 
     def _has_moved(self) -> None:
         """The state was copied from another replica group, which has made every cut for the step that is next."""
@@ -374,11 +403,15 @@ class Checkpointer:
 
     def close(self) -> None:
         """Wait for the save in flight and give back what the ranks talked over. Raises as `steps` does. The log
-        says it where every call of `steps` was for a pass that is over, so that nothing was trained.
+        says it where every call of `steps` was for a pass that is over, so that nothing was trained, and where the
+        last one was left at a step, by `break`, so that this is not saved.
         """
         if self._aside is not None and self._part.rank == 0:
             said = "nothing was trained: the loop ended before its epoch epoch=%d step=%d"
             _LOG.warning(said, self.epoch, self._step)
+        if self._is_left and self._save is not None and self._part.rank == 0:
+            said = "the loop was left at a step, which is not saved step=%d; let it end by itself, with until="
+            _LOG.warning(said, self._step)
         if self._save is not None:
             self._save.wait()
         self._group.close()
@@ -405,6 +438,7 @@ class Checkpointer:
             opening = open_together(
                 self.storage, self._group, round=part.round, restore=restore, enters=self._saves_for_all
             )
+        self._opening = opening
         position = restore_newest(state, self._group, part, storage=self.storage, opening=opening)
         if position.step is None and restore.tier is not Tier.NONE:
             # What is lost otherwise may be months of work, so nobody starts over without being told.
@@ -421,6 +455,24 @@ class Checkpointer:
             self.run.enclosed(position.step, read_enclosed(self.storage, opening.line, position))
         self._go_on_from(position)
         self._is_restored = True
+
+    def _put_back(self) -> None:
+        """What the script has changed in passes that are over is as it was restored. Collective; raises as `steps`
+        does.
+        """
+        aside, self._aside = self._aside, None
+        if aside is None:
+            return
+        if self._group.any(aside.is_touched()):
+            if self._part.rank == 0:
+                said = "restored once more: the script changed the model between epochs that are over step=%d"
+                _LOG.info(said, self._step)
+            state = replace(self._state(), data=None, equivalence=None, settings=None)
+            again = restore_newest(state, self._group, self._part, storage=self.storage, opening=self._opening)
+            if again.step != self._step:
+                found = "nothing" if again.step is None else f"step {again.step}"
+                raise NothingToRestore(f"step {self._step} was restored, and then {found}: it is damaged now")
+        aside.put_back()
 
     def _look(self) -> Asked:
         """At the settings that the script asks for, before a restore. Raises InvalidInput for `settings` that say
@@ -467,9 +519,10 @@ class Checkpointer:
         self._rate, self._to_skip, self._position = rate, skip, position
         self._step, self._batches = position.step or 0, position.batches + skip
         if self._place is not None and position.step is not None:
-            self._place.restored(
-                batches=position.batches, saved_world_size=position.saved_world_size, begun=position.begun
+            each = self._place.restored(
+                batches=position.saved_batches, saved_world_size=position.saved_world_size, begun=position.begun
             )
+            self._batches = each + skip
         if self._loop is not None:
             self._take_place(self._loop, position, skip)
 
@@ -497,8 +550,8 @@ class Checkpointer:
             self._continue_random()
             self._position = None
             return iter(())
-        source, wanted = iter(data), behind + self._to_skip
-        left = wanted - sum(1 for _ in itertools.islice(source, wanted))
+        source, left = place.through(data, behind)
+        left += self._to_skip - sum(1 for _ in itertools.islice(source, self._to_skip))
         skips_left = left if place.carries else min(left, self._to_skip)
         place.took(self._to_skip - skips_left)
         self._to_skip = skips_left

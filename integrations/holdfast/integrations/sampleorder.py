@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.utils.data import RandomSampler
 
+from holdfast.checkpoint.capture import dataparts
+
 
 class SampleOrder:
     """That of one loader, over its epochs."""
@@ -25,6 +27,7 @@ class SampleOrder:
         shared = getattr(loader, "batch_sampler", None)
         sampler = getattr(getattr(shared, "batch_sampler", shared), "sampler", None)
         has_own = isinstance(getattr(sampler, "generator", None), torch.Generator)
+        self._loader = loader
         self._sampler: Any = sampler if has_own or isinstance(sampler, RandomSampler) else None
         self._is_lent = False  # the sampler has a generator for this epoch only
 
@@ -35,7 +38,10 @@ class SampleOrder:
         return base64.b64encode(bytes(self._generator(self._sampler).get_state().tolist())).decode()
 
     def again(self, kept: str) -> None:
-        """The next epoch has the order that was `kept`."""
+        """The next epoch has the order that was `kept`. It is not the first, or has been begun: a loader that
+        keeps its workers has them. Draws random numbers where there are none yet.
+        """
+        dataparts.start_workers(self._loader)
         if self._sampler is None or not kept:
             return
         if self._sampler.generator is None:
@@ -55,7 +61,8 @@ class SampleOrder:
             return own
         before = torch.get_rng_state()
         try:
-            _draw()  # the loader's, for its workers
+            if not dataparts.keeps_workers(self._loader):
+                _draw()  # the loader's, for its workers
             return torch.Generator().manual_seed(_draw())
         finally:
             torch.set_rng_state(before)

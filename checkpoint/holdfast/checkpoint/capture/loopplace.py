@@ -23,18 +23,18 @@ class LoopPlace:
     cursor: Cursor = field(default_factory=Cursor)
     moved: Callable[[], object] = lambda: None
 
-    def completed(self, step: int, ranks: int, epoch: int | None = None) -> None:
+    def completed(self, step: int, ranks: int, epoch: int | None = None, *, takers: int | None = None) -> None:
         """`step`, of one batch more, is complete; so many ranks had a part in it. Its batch is of pass `epoch`;
         None: of the same one as the batch before.
         """
         self.step = step
         self.batches += 1
-        self.pass_over(1, ranks, epoch)
+        self.pass_over(1, ranks, epoch, takers=takers)
 
-    def pass_over(self, batches: int, ranks: int, epoch: int | None = None) -> None:
-        """So many batches of this pass are behind the loop."""
+    def pass_over(self, batches: int, ranks: int, epoch: int | None = None, *, takers: int | None = None) -> None:
+        """So many batches of this pass are behind the loop. `takers` ranks took different ones; None: all did."""
         cursor = self.cursor if epoch in (None, self.cursor.epoch) else Cursor(epoch or 0)
-        self.cursor = Cursor(cursor.epoch, cursor.taken + batches * ranks)
+        self.cursor = Cursor(cursor.epoch, cursor.taken + batches * (ranks if takers is None else takers))
         self.taken += batches * ranks
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 """Looking into the state that torch keeps, beyond what is public: which names a model's parameters go by, which
-part of a sharded tensor is here, and what a scheduler makes of a learning rate.
+part of a sharded tensor is here, what a scheduler makes of a learning rate, and which workers a loader has.
 
 What `nn.Module` and `Optimizer` keep of themselves (`_parameters`, `_buffers`) is part of their pickles since
 torch 1.0, and is read where it is needed.
@@ -18,6 +18,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from torch.nn import Module
 from torch.optim import lr_scheduler
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.data import DataLoader
 
 from holdfast.api.torchnames import TorchName
 from holdfast.checkpoint.format.wrappers import unwrapped
@@ -25,7 +26,9 @@ from holdfast.checkpoint.format.wrappers import unwrapped
 __all__ = [
     "NAMES",
     "compute_local_shape_and_global_offset",
+    "iterator_of",
     "local_of",
+    "make_iterator",
     "names_of",
     "rates_of",
     "restart",
@@ -36,12 +39,14 @@ __all__ = [
 
 _IMPORTED: Final = "`import holdfast.checkpoint` fails: this torch is not supported"
 _IN_PROPORTION: Final = "a learning rate that the script decides keeps its proportion to that of the checkpoint"
+_OTHER_ORDER: Final = "a loader with persistent_workers=True goes on in another order in a later epoch"
 NAMES: Final = (
     TorchName("torch.distributed.checkpoint.state_dict", "_get_fqns", _IMPORTED),
     TorchName("torch.distributed.tensor._utils", "compute_local_shape_and_global_offset", _IMPORTED),
     TorchName("torch.distributed.tensor", "DTensor._local_tensor", "to_local() is called, which takes longer"),
     TorchName("torch.distributed.tensor", "DTensor._spec", "mesh, placements and shape are compared one by one"),
     TorchName("torch.optim.lr_scheduler", "StepLR._get_closed_form_lr", _IN_PROPORTION),
+    TorchName("torch.utils.data", "DataLoader._get_iterator", _OTHER_ORDER),
     TorchName("torch.utils._pytree", "tree_leaves", _IMPORTED),
     TorchName("torch.utils._pytree", "tree_map", _IMPORTED),
 )
@@ -50,6 +55,18 @@ NAMES: Final = (
 def names_of(model: Module, name: str) -> set[str]:
     """As what the parameter `name` of `model` is saved: several where it is several in one."""
     return set(map(unwrapped, _get_fqns(model, name)))
+
+
+def iterator_of(loader: "DataLoader[Any]") -> object:
+    """The one that a loader with persistent workers keeps; None: it has none yet."""
+    return getattr(loader, "_iterator", None)
+
+
+def make_iterator(loader: "DataLoader[Any]") -> None:
+    """The one that a loader with persistent workers keeps."""
+    make = getattr(loader, "_get_iterator", None)
+    if make is not None:
+        loader._iterator = make()
 
 
 def local_of(value: torch.Tensor) -> torch.Tensor:

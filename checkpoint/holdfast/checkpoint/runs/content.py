@@ -7,7 +7,7 @@ from functools import partial
 
 from torch import Tensor
 
-from holdfast.checkpoint.capture.dataplace import LOADERS
+from holdfast.checkpoint.capture.dataparts import LOADERS
 from holdfast.checkpoint.capture.state import Generator, generator_of
 from holdfast.checkpoint.convert.comparison import Difference, compare
 from holdfast.checkpoint.convert.conversion import HoldfastSource
