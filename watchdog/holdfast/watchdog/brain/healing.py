@@ -48,7 +48,7 @@ from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.plan import missed
 from holdfast.watchdog.brain.planned import measured
 from holdfast.watchdog.brain.remedies import remedy_of
-from holdfast.watchdog.brain.repetition import remembered, suspicion
+from holdfast.watchdog.brain.repetition import KEPT_SUSPICIONS, remembered, suspicion
 from holdfast.watchdog.brain.reputation import is_of_the_node
 from holdfast.watchdog.brain.roster import MemberState
 from holdfast.watchdog.brain.rounds import next_number, owe
@@ -85,7 +85,6 @@ from holdfast.watchdog.wording import in_words
 # Of members that are suspect while the job waits; the full test would keep everybody waiting for ten minutes.
 LEVEL_OF_SUSPICION = TestLevel.LIGHT
 KEPT_FAILURES = 64
-KEPT_SUSPICIONS = 1024
 # A replica group that fell, and had a process stopped while it was formed anew, is formed at once, once.
 FALLS_ALLOWED = 2
 FORMED_IN_VAIN_S = 120.0
