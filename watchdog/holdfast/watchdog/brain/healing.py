@@ -16,6 +16,7 @@ from holdfast.api.policy import CordonOn, XidAction
 from holdfast.api.round import Closed, Round
 from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.api.status import JobPhase
+from holdfast.watchdog.brain.crashloop import is_frozen
 from holdfast.watchdog.brain.groups import as_of_now, fell_with_others, is_being_formed, within_groups
 from holdfast.watchdog.brain.history import (
     KEPT_WENT_BACK,
@@ -406,8 +407,7 @@ def _pause_s(state: JobState, round_: Round, finding: Finding, leaves: Sequence[
     lately = [each for each in state.incidents if each.detected_at > now - FORMED_IN_VAIN_S]
     # That which they are formed again for, and this one.
     is_first = sum(each.culprit.member in members for each in lately) <= FALLS_ALLOWED
-    is_stopped = finding.kind is FindingKind.HANG and finding.confidence is Confidence.CERTAIN
-    return 0.0 if is_first and is_stopped else state.policy.restarts.backoff_s
+    return 0.0 if is_first and is_frozen(finding) else state.policy.restarts.backoff_s
 
 
 def _page(state: JobState, incident: Incident, decision: Decision, now: float) -> Step:
