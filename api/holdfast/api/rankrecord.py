@@ -192,7 +192,8 @@ class WorkZone(msgspec.Struct, frozen=True, gc=False):
     `waited_ns` and `delayed_ns` are `UNKNOWN_INT` where nobody can tell: on a GPU the host's thread knows nothing
     of what its device waits for. `tokens` and `longest` (the longest sequence of each step) are `UNKNOWN_INT` when
     a step did not tell them. `workers` are the processes that load its data, `UNKNOWN_INT`: nobody told.
-    `own_ns`, a part of training, is what the script did behind its steps before it asked for the next batch.
+    `own_ns`, a part of training, is what the script did behind its steps before it asked for the next batch: what
+    its thread ran, without its waits and delays where these are known.
     """
 
     round: int
