@@ -24,6 +24,11 @@ class ProcessState(StrEnum):
     GONE = "Gone"
     UNKNOWN = "Unknown"
 
+    @classmethod
+    def _missing_(cls, value: object) -> "ProcessState":
+        """What a later version tells."""
+        return cls.UNKNOWN
+
 
 class NonFinite(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Steps of a rank in this round whose loss or gradient norm was not finite, and that were not skipped.
@@ -149,6 +154,11 @@ class GpuHealth(StrEnum):
     HEALTHY = "Healthy"
     FAILED = "Failed"
     UNKNOWN = "Unknown"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "GpuHealth":
+        """What a later version tells."""
+        return cls.UNKNOWN
 
 
 class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
