@@ -1,7 +1,7 @@
 """The node as the agent sees it now: the newest readings, and what has been counted since the agent started."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,6 +12,7 @@ from holdfast.api.telemetry import (
     ParametersFingerprinted,
     PreemptionNoticed,
     ProcessKilledForMemory,
+    StepWork,
     XidRaised,
 )
 
@@ -28,6 +29,44 @@ class Looks:
 
 
 @dataclass(slots=True)
+class StepParts:
+    """What a rank's steps were made of, in seconds by part, over all rounds: none of it ever becomes less.
+
+    In its round a part counts as far as it is beyond what it was at most: a rank that is stopped has waited for
+    less, until its step ends.
+    """
+
+    total_s: dict[str, float] = field(default_factory=dict)
+    _round: int = -1
+    _most_s: dict[str, float] = field(default_factory=dict)
+
+    def take(self, round_: int, work: StepWork) -> None:
+        """The sums of `round_` as they are now; those of a round before the newest are passed over."""
+        if round_ < self._round:
+            return
+        if round_ > self._round:
+            self._round, self._most_s = round_, {}
+        for part, seconds in _parts(work):
+            before_s = self._most_s.get(part, 0.0)
+            self.total_s[part] = self.total_s.get(part, 0.0) + max(0.0, seconds - before_s)
+            self._most_s[part] = max(seconds, before_s)
+
+
+def _parts(work: StepWork) -> Iterator[tuple[str, float]]:
+    """They add up to the whole; what is Unknown of the training is in its rest."""
+    paused_s = work.checkpoint_s + work.idle_s
+    waiting_s = 0.0 if work.waited_s is None else max(0.0, work.waited_s - work.stopped_s)
+    yield "data", work.data_s
+    yield "paused", paused_s
+    if work.waited_s is not None:
+        yield "waiting", waiting_s
+    trained_s = max(0.0, work.wall_s - work.data_s - paused_s - waiting_s)
+    own_s = min(trained_s, work.own_s)
+    yield "own", own_s
+    yield "training", trained_s - own_s
+
+
+@dataclass(slots=True)
 class NodeView:
     """Written by the sensing loop, read by the exporter, both on the event loop's thread.
 
@@ -35,8 +74,8 @@ class NodeView:
     by (GPU UUID, XID), `xid_at` has when each was last seen; `last_xid` is the newest by GPU UUID. `indices` are
     the GPUs' by UUID, also of those that are lost. `readable` says of every source ever met whether it can be
     read, `failures` how often it could not any more. `kernel_records_lost` is None where no log is read.
-    `preempted_at` is when the machine is taken away. `tokens` are by (job, rank). Times are CLOCK_MONOTONIC in
-    seconds.
+    `preempted_at` is when the machine is taken away. `tokens` and `spent` are by (job, rank). Times are
+    CLOCK_MONOTONIC in seconds.
     """
 
     node: Reading = field(default_factory=Reading)
@@ -55,6 +94,7 @@ class NodeView:
     preempted_at: float | None = None
     fingerprints: Counter[str] = field(default_factory=Counter)
     tokens: Counter[tuple[str, int]] = field(default_factory=Counter)
+    spent: dict[tuple[str, int], StepParts] = field(default_factory=dict)
     readable: dict[str, bool] = field(default_factory=dict)
     failures: Counter[str] = field(default_factory=Counter)
     looks: dict[str, Looks] = field(default_factory=dict)
@@ -65,6 +105,11 @@ class NodeView:
         looks = self.looks.setdefault(sensor, Looks())
         looks.count += 1
         looks.total_s += seconds
+
+    def spent_of(self, job: str, rank: int) -> Iterable[tuple[str, float]]:
+        """What is known of the parts of a rank's steps: seconds over all rounds since the agent started."""
+        known = self.spent.get((job, rank))
+        return () if known is None else known.total_s.items()
 
     def observe(self, node: Reading, jobs: Mapping[str, Reading], now: float) -> None:
         """Take in the newest readings, made at `now`."""
@@ -77,6 +122,8 @@ class NodeView:
                 step = steps.get((rank.round, rank.rank))
                 if rank.tokens is not None and rank.step is not None and step is not None:
                     self.tokens[job, rank.rank] += max(0, rank.step - step) * rank.tokens
+                if rank.work is not None:
+                    self.spent.setdefault((job, rank.rank), StepParts()).take(rank.round, rank.work)
         self.node, self.jobs, self.read_at = node, jobs, now
         self.indices.update((gpu.uuid, gpu.index) for gpu in node.gpus)
         self.indices.update((gpu.uuid, gpu.index) for gpu in node.details)

@@ -14,6 +14,7 @@ from holdfast.api.policy import Offer, Policy
 from holdfast.api.round import Follows, Reentry, Tier
 from holdfast.api.runmanifest import RunManifest
 from holdfast.api.selftest import CheckResult, Judged, TestLevel, Verdict
+from holdfast.api.stacks import Stood
 from holdfast.api.telemetry import RankNonFinite
 
 
@@ -146,14 +147,13 @@ class RunRecorded(msgspec.Struct, frozen=True, tag=True):
 class StacksTaken(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Where the ranks stood that an incident is about, before anything was ended.
 
-    `line` is that of the script at which the culprit stood, "" where it is not known; `waits`: in a collective
-    that it had issued there.
+    `line` is that of the script at which the culprit stood, "" where it is not known; `stood` is what it was in.
     """
 
     incident: str
     evidence: tuple[Evidence, ...]
     line: str = ""
-    waits: bool = False
+    stood: Stood = Stood.UNKNOWN
 
 
 class StopEnded(msgspec.Struct, frozen=True, tag=True):

@@ -20,7 +20,8 @@ STOPS_KEPT = 32
 class LongStop(msgspec.Struct, frozen=True, omit_defaults=True):
     """A Hang of a `rank` (None: nobody stood out) whose process the kernel would run: after which `step` it stood,
     which incident tells of it, whether its process `worked`, and at which `line` of the script it stood
-    ("": Unknown, or it waited in a collective there).
+    ("": Unknown, or it was in a collective there). `held`: it was in one that others had passed, so it is no stop
+    of the script's, whether its process spun or slept.
     """
 
     rank: int | None
@@ -28,6 +29,7 @@ class LongStop(msgspec.Struct, frozen=True, omit_defaults=True):
     incident: str
     worked: bool = False
     line: str = ""
+    held: bool = False
 
 
 class LongWork(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -45,7 +47,7 @@ class LongWork(msgspec.Struct, frozen=True, omit_defaults=True):
         Whether a stop is the script's own shows when it comes again at the same place. So it has all the time
         there then, and may show that it ends.
         """
-        known = [each for each in self.stops if each.rank == rank]
+        known = [each for each in self.stops if each.rank == rank and not each.held]
         if any(each.step == step or self.is_scripts(each) for each in known):
             return WORK_S_MAX
         if not works:
@@ -64,6 +66,10 @@ class LongWork(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether another stop of `rank` may turn out to be at a line where it stood before."""
         lines = {each.line for each in self.stops if each.rank == rank}
         return 0 < len(lines) <= LINES_OF_A_SCRIPT and "" not in lines
+
+    def was_held(self, rank: int | None) -> bool:
+        """Whether a stop of `rank` turned out to be in a collective that others had passed: it may spin there."""
+        return any(each.held for each in self.stops if each.rank == rank)
 
     def after(self, rank: int, took_s: float, *, worked: bool) -> "LongWork":
         """With a stop that came to its end by itself."""

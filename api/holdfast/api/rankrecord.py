@@ -47,6 +47,11 @@ class Phase(IntEnum):
     IDLE = 6  # deliberately not training (evaluation, waiting for a round)
     OWN = 7  # a step is over and the next batch not asked for: what the script does between the two
 
+    @classmethod
+    def _missing_(cls, value: object) -> "Phase":
+        """A later trainer tells of one that is not known here: it proves no hang."""
+        return cls.IDLE
+
 
 class Measured(IntFlag):
     """Which of a step's values were measured."""
@@ -192,7 +197,8 @@ class WorkZone(msgspec.Struct, frozen=True, gc=False):
     `waited_ns` and `delayed_ns` are `UNKNOWN_INT` where nobody can tell: on a GPU the host's thread knows nothing
     of what its device waits for. `tokens` and `longest` (the longest sequence of each step) are `UNKNOWN_INT` when
     a step did not tell them. `workers` are the processes that load its data, `UNKNOWN_INT`: nobody told.
-    `own_ns`, a part of training, is what the script did behind its steps before it asked for the next batch.
+    `own_ns`, a part of training, is what the script did behind its steps before it asked for the next batch: what
+    its thread ran, without its waits and delays where these are known.
     """
 
     round: int
@@ -330,7 +336,7 @@ def pack_step(zone: StepZone) -> bytes:
 
 
 def unpack_step(buffer: bytes | memoryview) -> StepZone:
-    """Read the step zone of a whole record. Raises ValueError when the phase is none of `Phase`."""
+    """Read the step zone of a whole record."""
     fields = list(STEP.unpack_from(buffer, STEP_OFFSET))
     fields[6] = Phase(fields[6])
     measured = fields.pop(7)

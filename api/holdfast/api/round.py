@@ -42,6 +42,11 @@ class Tier(StrEnum):
     MEMORY = "Memory"
     PEER = "Peer"  # nothing is loaded: the state is copied from a replica group that trains
 
+    @classmethod
+    def _missing_(cls, value: object) -> "Tier":
+        """Where a later version restores from: what is durable holds in any case."""
+        return cls.CHECKPOINT
+
 
 class Restore(msgspec.Struct, frozen=True):
     """The restore directive: what a worker loads before its first step of a round.
@@ -116,6 +121,11 @@ class Follows(StrEnum):
     BATCHES = "Batches"  # it passes over batches
     LEARNING_RATE = "LearningRate"  # it cuts its learning rate
 
+    @classmethod
+    def _missing_(cls, value: object) -> "Follows":
+        """Of what a later script does besides, this is the least."""
+        return cls.RESTORE
+
 
 class Entry(StrEnum):
     """How workers come into the round."""
@@ -130,6 +140,11 @@ class Reentry(StrEnum):
     ANY_WORLD = "AnyWorld"  # every one: nothing in it keeps the world of an earlier round
     SAME_WORLD = "SameWorld"  # those in which its rank and the number of ranks stay the same
     NEVER = "Never"  # none: something in it keeps process groups that are gone
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Reentry":
+        """A later trainer asks for what is not known here: a new process is right in any case."""
+        return cls.NEVER
 
 
 class ReplicaGroup(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ launcher reads them there.
 import re
 import signal
 import sysconfig
+from enum import StrEnum
 from typing import Annotated, Final
 
 import msgspec
@@ -90,6 +91,15 @@ class RankStack(msgspec.Struct, frozen=True, omit_defaults=True):
     own: Annotated[tuple[Whole, ...], Few] = ()
     collectives: Annotated[tuple[Collective, ...], Few] = ()
     missing: Text = ""
+
+
+class Stood(StrEnum):
+    """What a rank that others waited for was in, as its stack and the collectives of all ranks say."""
+
+    UNKNOWN = "Unknown"
+    OWN = "Own"  # at a line of the script; all collectives that it issued are over
+    WAITS = "Waits"  # in a collective that no rank has passed
+    HELD = "Held"  # in a collective that others have passed
 
 
 class Standstill(msgspec.Struct, frozen=True, kw_only=True):

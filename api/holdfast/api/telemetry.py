@@ -24,6 +24,11 @@ class ProcessState(StrEnum):
     GONE = "Gone"
     UNKNOWN = "Unknown"
 
+    @classmethod
+    def _missing_(cls, value: object) -> "ProcessState":
+        """What a later version tells."""
+        return cls.UNKNOWN
+
 
 class NonFinite(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Steps of a rank in this round whose loss or gradient norm was not finite, and that were not skipped.
@@ -69,7 +74,8 @@ class StepWork(msgspec.Struct, frozen=True, gc=False, array_like=True):
     (`delayed_s`) and collected garbage. While it was stopped (`stopped_s`, as the agent saw it) it seemed to wait.
     None is Unknown. `tokens` and `longest` are what the script told of each step: tokens, and the longest
     sequence. `workers` are the processes that load its data; 0: it does so itself. `own_s`, a part of its
-    training, is what the script did behind its steps, before it asked for the next batch.
+    training, is what the script did behind its steps, before it asked for the next batch: what its thread ran,
+    without its waits and delays where these are known.
     """
 
     steps: Whole
@@ -148,6 +154,11 @@ class GpuHealth(StrEnum):
     HEALTHY = "Healthy"
     FAILED = "Failed"
     UNKNOWN = "Unknown"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "GpuHealth":
+        """What a later version tells."""
+        return cls.UNKNOWN
 
 
 class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
+from numbers import Integral
 from typing import TypeVar
 
 from torch.nn import Module
@@ -111,7 +112,7 @@ class Checkpointer:
     def __post_init__(self) -> None:
         counts = {"every_steps": self.every_steps, "keep": self.keep, "data_parallel": self.data_parallel}
         for name, number in counts.items():
-            if number is not None and number < 1:
+            if number is not None and (not isinstance(number, Integral) or number < 1):
                 raise InvalidInput(Problem(field=name, value=number, fix="write at least 1"))
         rehearsed_from = self.run.rehearsed_from
         uri = rehearsed_from or self.uri or self.run.assignment.restore.uri
@@ -182,6 +183,9 @@ class Checkpointer:
         SavingStopped when save after save fails; InvalidInput in a round with replica groups, whose number changes
         while it deals out the batches.
         """
+        if not isinstance(data, Iterable) and not hasattr(data, "__getitem__"):
+            fix = "give what can be gone through, such as a DataLoader"
+            raise InvalidInput(Problem("data", type(data).__name__, fix))
         if self.run.assignment.group is not None:
             fix = "count the steps by Replicas.resumed, as docs/replicagroups.md has it"
             size = self.run.assignment.group.size

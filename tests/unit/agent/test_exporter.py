@@ -1,5 +1,6 @@
 """The metrics, as a scrape sees them."""
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -49,6 +50,7 @@ from holdfast.api.telemetry import (
 RANK = RankSample(
     round=4, rank=2, process=ProcessState.RUNNING, phase=Phase.DATA, progress_age_s=1.5, phase_age_s=1.5, step=9
 )
+PARTS = ("data", "paused", "waiting", "own", "training")
 GPU = GpuSample("GPU-a", 3, GpuHealth.HEALTHY, temperature_c=61.0, utilization_ratio=0.5)
 GPU_LABELS = {"UUID": "GPU-a", "gpu": "3", "node": "node-1"}
 DCGM_LABELS = {"Hostname": "node-1", "UUID": "GPU-a", "gpu": "3", "device": "nvidia3"}
@@ -158,7 +160,7 @@ async def test_the_parts_of_a_rounds_steps_add_up_to_it() -> None:
     work = StepWork(4, 10.0, 1.0, 0.5, 0.25, 0.125, 3.0, 0.75, 2.0, own_s=0.5)
     name, parts = "holdfast_rank_step_part_seconds_total", {}
     samples = await scraped(picture_of(Reading(ranks=(msgspec.structs.replace(RANK, work=work),))))
-    for part in ("data", "paused", "waiting", "own", "training"):
+    for part in PARTS:
         parts[part] = samples.of(name, RANK_LABELS, part=part)
     assert parts == {"data": 1.0, "paused": 0.75, "waiting": 1.0, "own": 0.5, "training": 6.75}
     assert sum(parts.values()) == 10.0
@@ -166,6 +168,31 @@ async def test_the_parts_of_a_rounds_steps_add_up_to_it() -> None:
     samples = await scraped(picture_of(Reading(ranks=(msgspec.structs.replace(RANK, work=unknown),))))
     assert samples.of(name, RANK_LABELS, part="waiting") is None
     assert samples.of(name, RANK_LABELS, part="training") == 7.75
+
+
+WORK = StepWork(4, 10.0, 1.0, 0.5, 0.25, 0.125, 3.0, 0.75, 0.5, own_s=0.5)
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        (4, msgspec.structs.replace(WORK, stopped_s=2.5)),  # it is stopped: its step has not ended yet
+        (4, msgspec.structs.replace(WORK, wall_s=31.0, waited_s=23.0, own_s=0.5)),  # one step more, all of it wait
+        (4, msgspec.structs.replace(WORK, waited_s=2.0)),
+        (5, StepWork(1, 0.5, 0.0, 0.0, 0.0, 0.0, 0.1, 0.0)),  # the same process in its next round
+        (3, StepWork(1, 0.5, 0.0, 0.0, 0.0, 0.0, 0.1, 0.0)),  # a record that is left over
+    ],
+)
+async def test_no_counter_of_a_ranks_steps_ever_goes_down(later: tuple[int, StepWork]) -> None:
+    view, name, seen = NodeView(), "holdfast_rank_step_part_seconds_total", []
+    for round_, work in ((4, WORK), later, (6, WORK)):
+        rank = msgspec.structs.replace(RANK, round=round_, work=work)
+        view.observe(Reading(), {"ns/job": Reading(ranks=(rank,))}, 100.0)
+        samples = await scraped(view)
+        seen.append([samples.of(name, RANK_LABELS, part=part) for part in PARTS])
+    for before, after in itertools.pairwise(seen):
+        assert all(one <= other for one, other in zip(before, after, strict=True))
+    assert sum(seen[-1]) >= 20.0
 
 
 async def test_fingerprints_are_counted() -> None:

@@ -44,7 +44,7 @@ from holdfast.api.bitflip import BitFlip, NanOutput
 from holdfast.api.bulletin import Bulletin, KeptScalars
 from holdfast.api.control import Attached, Entered, FromWorker, ToWorker
 from holdfast.api.cordon import CordonedBy, read_cordoned_by
-from holdfast.api.decoding import decode, decode_json, decode_msgpack
+from holdfast.api.decoding import Tagged, decode, decode_any, decode_json, decode_msgpack, tags_of
 from holdfast.api.disturbance import Ailment, Disturbance
 from holdfast.api.drill import Drill
 from holdfast.api.errors import Damaged, InvalidInput, InvalidSpec, Malformed, Unavailable
@@ -92,6 +92,7 @@ from holdfast.watchdog.access.reviews import expiry
 from holdfast.watchdog.brain.reputation import Fleet
 from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.leadership import Readiness
+from holdfast.watchdog.server.reports import AgentMessages
 from holdfast.watchdog.store.store import Journaled, Snapshot
 from holdfast.wire.answer import Explanation, explanation
 from holdfast.wire.frame import FrameReader, frame
@@ -212,6 +213,25 @@ TARGETS: Mapping[str, Target] = {
         FromAgent,
         AgentHello("n", "b", "ns/j"),
         NodeReport("n", "b", 1, ranks=(_SAMPLE,), events=(XidRaised("GPU-0", 79, 0.1),)),
+    ),
+    "agent of any version": Target(
+        lambda body: decode(AgentMessages(), body),
+        (Malformed,),
+        (
+            msgspec.msgpack.encode(
+                {
+                    **msgspec.to_builtins(NodeReport("n", "b", 1, ranks=(_SAMPLE,))),
+                    "events": [{"type": "New"}, {"type": "XidRaised", "gpu": "GPU-0", "xid": 79, "age_s": 0.1}],
+                    "conditions": [{"kind": "New"}],
+                }
+            ),
+        ),
+    ),
+    "worker of any version": Target(
+        lambda body: decode_any(msgspec.msgpack.Decoder(FromWorker), body, tags_of(FromWorker)),
+        (Malformed,),
+        tuple(map(msgspec.msgpack.encode, (Entered(3), {"type": "New", "round": 3}))),
+        Tagged,
     ),
     "operator": _packed(FromOperator, OperatorHello("ns/j"), NodeObserved("n", NodeState.READY, rack="r")),
     "shown": _packed(Shown, Idle("ns/j", 3, "forming")),

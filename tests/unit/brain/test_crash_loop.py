@@ -42,12 +42,16 @@ def test_what_was_raised_at_the_same_lines_before_any_step_is_tried_twice() -> N
     assert crash_loop((first, other), policy())[1] == ""
 
 
-def test_a_successor_that_is_stopped_is_replaced_at_once_and_the_next_one_after_the_back_off() -> None:
+@pytest.mark.parametrize("first", ["the process is stopped", "the process lost its pulse", "in other words"])
+@pytest.mark.parametrize("then", ["the process is stopped", "the process lost its pulse"])
+def test_a_successor_that_is_stopped_is_replaced_at_once_and_the_next_one_after_the_back_off(
+    first: str, then: str
+) -> None:
     story = running(3).die(2)
     number = story.round.number
-    story.find(FindingKind.HANG, 2, cause="the process is stopped").wait(1)
+    story.find(FindingKind.HANG, 2, cause=first).wait(1)
     assert story.round.number == number + 1
-    story.find(FindingKind.HANG, 3, cause="the process is stopped").wait(5)
+    story.find(FindingKind.HANG, 3, cause=then).wait(5)
     shown = story.state.desired
     assert not isinstance(shown, Round) or shown.number == number + 1
     story.wait(60)

@@ -1,5 +1,7 @@
 """Stops that are the script's own: they cost no node its place, and what they took is remembered."""
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 from story import JOB, Story, running
@@ -7,6 +9,7 @@ from story import JOB, Story, running
 from holdfast.api.event import StacksTaken, StopEnded
 from holdfast.api.finding import Confidence, Evidence, FindingKind, Subject
 from holdfast.api.longwork import WORK_S_MAX, LongWork
+from holdfast.api.stacks import Stood
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.state import JobState
 
@@ -23,8 +26,8 @@ def works_on(story: Story, node: int, step: int) -> Story:
     return hang(story, node, step, innocent=True, confidence=Confidence.PROBABLE)
 
 
-def at(story: Story, line: str, *, waits: bool = False) -> Story:
-    story.tell(StacksTaken(story.incident.id, STOOD, line, waits))
+def at(story: Story, line: str, stood: Stood = Stood.OWN) -> Story:
+    story.tell(StacksTaken(story.incident.id, STOOD, line, stood))
     return story
 
 
@@ -103,13 +106,50 @@ def test_the_same_line_on_two_ranks_is_no_stop_that_came_again() -> None:
     assert not any(each.innocent for each in story.state.incidents)
 
 
-def test_a_rank_that_spun_in_a_collective_waited_and_nobody_is_known() -> None:
-    story = works_on(running(3, spares=1), 2, 5)
-    assert story.incident.innocent
-    at(story, EXPORT, waits=True)
+@pytest.mark.parametrize("spins", [True, False])
+def test_a_rank_that_was_in_a_collective_that_nobody_passed_waited_and_nobody_is_known(spins: bool) -> None:
+    story = hang(running(3, spares=1), 2, 5, innocent=spins, confidence=Confidence.PROBABLE)
+    assert story.incident.innocent is spins
+    assert bool(story.state.suspicions) is not spins
+    at(story, EXPORT, Stood.WAITS)
     assert (story.incident.innocent, story.incident.confidence) == (False, Confidence.UNKNOWN)
     assert not story.state.work.stops
     assert not story.state.suspicions
+
+
+def test_what_a_process_proves_of_itself_holds_wherever_it_stands() -> None:
+    story = hang(running(3, spares=1), 2, 5, confidence=Confidence.CERTAIN)
+    at(story, EXPORT, Stood.WAITS)
+    assert story.incident.confidence is Confidence.CERTAIN
+    assert [each.node for each in story.state.suspicions] == ["node-2"]
+
+
+@pytest.mark.parametrize("stops", [hang, works_on], ids=["it sleeps", "it spins"])
+@pytest.mark.parametrize("lines", [(EXPORT, EXPORT), (EXPORT, EVALUATE)], ids=["at one line", "at two"])
+def test_what_keeps_a_rank_in_a_collective_that_others_have_passed_is_its_node(
+    stops: Callable[[Story, int, int], Story], lines: tuple[str, ...]
+) -> None:
+    story = running(3, spares=1)
+    for time, line in enumerate(lines):
+        at(stops(story, 2, 100 * time + 5), line, Stood.HELD)
+        assert not story.incident.innocent
+        assert story.incident.confidence is not Confidence.UNKNOWN
+        assert [each.node for each in story.state.suspicions] == ["node-2"] * (time + 1)
+        assert not any("run.during" in each.says for each in story.incident.evidence)
+        again(story, 100 * (time + 1))
+    assert left(story) == ["node-2"]
+    assert {each.blamed for each in story.state.incidents} == {"node node-2 rank 1"}
+
+
+def test_a_stop_in_a_collective_says_nothing_of_the_line_that_it_was_issued_at() -> None:
+    story = running(3, spares=1)
+    again(at(hang(story, 2, 5), EXPORT, Stood.HELD), 100)
+    rank = story.incident.culprit.rank
+    assert story.state.work.allowed_s(rank, 5, works=False) == 0.0
+    again(at(works_on(story, 1, 105), EXPORT), 200)
+    at(hang(story, 1, 205), EXPORT)
+    assert story.incident.innocent
+    assert not story.state.incidents[0].innocent
 
 
 @pytest.mark.parametrize("is_work", [True, False])
@@ -160,14 +200,14 @@ def test_after_a_hang_at_a_step_there_is_all_the_time_at_that_step(confidence: C
     assert story.state.work.allowed_s(rank, 41, works=False) == 0.0
 
 
-@pytest.mark.parametrize("waits", [True, False])
-def test_stacks_that_come_late_change_nothing_of_what_explains_more(waits: bool) -> None:
+@pytest.mark.parametrize("stood", Stood)
+def test_stacks_that_come_late_change_nothing_of_what_explains_more(stood: Stood) -> None:
     story = works_on(running(3, spares=1), 2, 5)
     first = story.incident.id
     story.xid(2, 79)
     known = next(each for each in story.state.incidents if each.id == first)
     assert known.kind is FindingKind.XID
-    story.tell(StacksTaken(first, STOOD, EXPORT, waits))
+    story.tell(StacksTaken(first, STOOD, EXPORT, stood))
     after = next(each for each in story.state.incidents if each.id == first)
     assert (after.confidence, after.innocent, after.known_at) == (known.confidence, False, known.known_at)
     assert not any("run.during" in each.says for each in after.evidence)

@@ -1,10 +1,13 @@
 """What a Checkpointer tells its run of the data that pass through it."""
 
 from collections.abc import Iterable
+from typing import Any
 
+import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from holdfast.api.errors import InvalidInput
 from holdfast.checkpoint import Checkpointer, Standalone
 
 
@@ -33,6 +36,19 @@ def passed(*data: Iterable[object], compares_batches: bool = True) -> list[objec
         for step, batch in checkpointer.steps(each):
             assert not compares_batches or run.said[-1] == (step, batch), "before the loop has it"
     return run.said
+
+
+@pytest.mark.parametrize("data", [5, None, object(), torch.nn.Linear])
+def test_data_that_cannot_be_gone_through_are_the_scripts_mistake(data: object) -> None:
+    with pytest.raises(InvalidInput, match="data: "):
+        passed(data)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [{"every_steps": "10"}, {"keep": 2.5}, {"every_steps": 0}])
+def test_a_number_of_a_checkpointer_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    model = torch.nn.Linear(1, 1)
+    with pytest.raises(InvalidInput, match="write at least 1"):
+        Checkpointer(Told(), model=model, optimizer=torch.optim.SGD(model.parameters()), **wrong)
 
 
 def test_each_batch_is_told_and_each_further_pass() -> None:

@@ -1,15 +1,17 @@
 """Long work of one rank: how much time it has, whose fault it is beyond that, and what is learned from it."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
+import msgspec
 import pytest
-from hangworld import World
+from hangworld import Worker, World
 from signals import policy
 
 from holdfast.api.finding import Confidence
 from holdfast.api.longwork import WORK_S_MAX, LongStop, LongWork
 from holdfast.api.rankrecord import Phase
-from holdfast.api.telemetry import ProcessState
+from holdfast.api.telemetry import ProcessState, RankSample
 from holdfast.watchdog.detectors.detector import WorkKnown
 from holdfast.watchdog.detectors.hang import LATE_S_MIN, WORKS_ON, HangDetector
 
@@ -214,6 +216,122 @@ def test_a_number_in_the_policy_is_taken_as_it_is_and_still_blames_no_node_for_w
     regular_expression(world)
     assert timeout_s <= found_after(world) <= timeout_s + AT_LEAST
     assert world.found[0].innocent
+
+
+@dataclass
+class Burst(Worker):
+    """It worked for so long after it published, and has slept since."""
+
+    busy_s: float = 0.0
+
+    def sample(self, now: float, number: int) -> RankSample:
+        worked_s = min(self.busy_s, now - self.published_at)
+        return msgspec.structs.replace(super().sample(now, number), worked_s=worked_s)
+
+
+def falls_asleep_after(world: World, busy_s: float) -> None:
+    world.ranks[1] = Burst(**vars(world.ranks[1]), busy_s=busy_s)
+
+
+@pytest.mark.parametrize("busy_s", [0.3, 1.0, 2.0, 4.0, 12.0])
+@pytest.mark.parametrize("beats", [True, False], ids=["waits", "holds the interpreter"])
+def test_a_process_that_fell_asleep_after_work_is_named_as_soon_as_one_without_work(
+    busy_s: float, beats: bool
+) -> None:
+    world = standing()
+    falls_asleep_after(world, busy_s)
+    world.ranks[1].beats = beats
+    assert found_after(world) <= busy_s + LATE_S_MIN + AT_LEAST
+    (finding,) = world.found
+    assert (finding.subject.rank, finding.innocent) == (1, False)
+
+
+@pytest.mark.parametrize("pause_s", [1.0, 3.0])
+def test_work_with_pauses_is_work(pause_s: float) -> None:
+    world = standing()
+    for _ in range(4):
+        world.ranks[1].works, began_at = 1.0, world.now
+        done_s = world.now - world.ranks[1].published_at
+        world.passes(2.0)
+        assert began_at + 2.0 == pytest.approx(world.now)
+        # As the kernel counts: what was used stays, and grows no more while it waits.
+        for _ in range(int(pause_s * 10)):
+            age_s = world.now + 0.1 - world.ranks[1].published_at
+            world.ranks[1].works = (done_s + 2.0) / age_s
+            world.passes(0.1)
+    assert not world.found
+
+
+def test_an_agent_that_counts_anew_takes_nothing_from_a_working_process() -> None:
+    world = standing()
+    world.ranks[1].works = 1.0
+    world.passes(8.0)
+    world.ranks[1].works = 0.3  # less in all than it told of before
+    world.passes(10.0)
+    assert not world.found
+
+
+@pytest.mark.parametrize("of_the_busy", [0.05, 1.0, 4.0])
+@pytest.mark.parametrize(
+    ("asleep_in", "busy_in"),
+    [(Phase.OWN, Phase.OWN), (Phase.DATA, Phase.DATA), (Phase.OWN, Phase.FORWARD), (Phase.DATA, Phase.FORWARD)],
+)
+def test_of_two_missing_the_one_that_sleeps_is_named_and_both_are_told_of(
+    asleep_in: Phase, busy_in: Phase, of_the_busy: float
+) -> None:
+    world = World().trains(50)
+    world.all_wait_but(1, 2)
+    world.ranks[1].works, world.ranks[1].phase = of_the_busy, busy_in
+    world.ranks[2].works, world.ranks[2].phase = 0.0, asleep_in
+    world.passes(70.0)
+    (finding,) = world.found
+    assert (finding.subject.rank, finding.also, finding.innocent) == (2, (), False)
+    missing = [each.says for each in finding.evidence if "did not arrive" in each.says]
+    assert [says.partition(" did")[0] for says in missing] == ["rank 2", "rank 1"]
+
+
+@pytest.mark.parametrize("process", [ProcessState.BLOCKED, ProcessState.STOPPED])
+def test_of_two_missing_the_one_that_does_not_run_is_named(process: ProcessState) -> None:
+    world = World().trains(50)
+    world.all_wait_but(1, 2)
+    world.ranks[1].works = 1.0
+    world.ranks[2].process, world.ranks[2].works = process, 0.0
+    assert found_after(world) <= LATE_S_MIN + AT_LEAST
+    assert (world.found[0].subject.rank, world.found[0].also, world.found[0].innocent) == (2, (), False)
+
+
+@pytest.mark.parametrize("silent_s", [10.0, 24.0, 40.0])
+@pytest.mark.parametrize("works", [0.0, 1.0])
+def test_what_a_rank_did_while_its_agent_was_silent_is_not_learned(silent_s: float, works: float) -> None:
+    world = standing(work=LongWork(stops=(LongStop(1, 50, "inc-0001"),)))
+    world.ranks[1].works = works
+    world.passes(8.0)
+    world.silent = {"n0"}
+    goes_on(world).trains(int(silent_s * 10))
+    world.silent = set()
+    world.trains(20)
+    (ended,) = world.ended
+    assert ended.took_s == pytest.approx(8.0, abs=AT_LEAST)
+
+
+@pytest.mark.parametrize("timeout_s", [None, 30.0, 300.0])
+@pytest.mark.parametrize("beats", [True, False], ids=["in Python", "with the interpreter held"])
+def test_work_in_a_phase_that_is_no_training_has_all_the_time_it_takes(
+    timeout_s: float | None, beats: bool
+) -> None:
+    world = standing(hang_timeout_s=timeout_s)
+    world.ranks[1].phase, world.ranks[1].works, world.ranks[1].beats = Phase.IDLE, 1.0, beats
+    world.passes(1000.0)
+    assert not world.found
+
+
+@pytest.mark.parametrize("phase", [Phase.IDLE, Phase.CHECKPOINT, Phase.OWN])
+@pytest.mark.parametrize("works", [0.0, 1.0])
+def test_a_longer_number_in_the_policy_holds_in_every_phase(phase: Phase, works: float) -> None:
+    world = standing(hang_timeout_s=300.0)
+    world.ranks[1].phase, world.ranks[1].works, world.ranks[1].beats = phase, works, False
+    world.passes(290.0)
+    assert not world.found
 
 
 def test_long_steps_give_work_no_less_than_they_give_all() -> None:

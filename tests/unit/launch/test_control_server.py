@@ -64,3 +64,36 @@ async def test_what_a_worker_said_last_is_known_before_the_loop_turns(tmp_path: 
         server.drain(-1)
         assert len(heard) == 2
     await server.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "keeps_line"),
+    [
+        ({"type": "Pausing", "round": 3}, True),
+        ({"type": "Reenters", "reentry": "OtherWorld", "because": "it"}, True),
+        ({"type": "Entered", "round": 3, "more": 1}, True),
+        ({"type": "Entered", "round": -3}, False),
+        ({"round": 3}, False),
+    ],
+)
+async def test_a_word_of_a_later_trainer_is_passed_over_and_one_that_is_wrong_ends_the_line(
+    tmp_path: Path, said: dict[str, object], keeps_line: bool
+) -> None:
+    heard: list[FromWorker] = []
+    is_over = asyncio.Event()
+
+    def hear(worker: int, message: FromWorker) -> None:
+        heard.append(message)
+        if message == Finished(7):
+            is_over.set()
+
+    server = ControlServer(run_dir=tmp_path, on_message=hear, on_detached=lambda worker: is_over.set())
+    await server.open()
+    with socket.socket(socket.AF_UNIX) as worker:
+        worker.settimeout(0)
+        with reachable(server.path) as address:
+            await asyncio.get_running_loop().sock_connect(worker, address)
+        worker.send(frame(msgspec.msgpack.encode(said)) + frame(msgspec.msgpack.encode(Finished(7))))
+        await is_over.wait()
+    assert (Finished(7) in heard) is keeps_line
+    await server.close()

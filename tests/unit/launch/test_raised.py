@@ -138,6 +138,32 @@ def told(*frames: str, raised: str) -> tuple[str, str]:
     return found.place, found.text
 
 
+@pytest.mark.parametrize(
+    "frames",
+    [
+        (f"{OURS}/run.py",),
+        (f"{Path(child.__file__).parents[4]}/checkpoint/holdfast/checkpoint/checkpointer.py",),
+        (f"{OURS}/run.py", "/usr/lib/python3.12/copy.py"),
+        ("<string>", f"{OURS}/outerstep.py"),  # the constructor of a dataclass
+    ],
+)
+def test_a_type_error_in_the_function_that_the_script_called_is_not_said_to_be_holdfasts_own(
+    frames: tuple[str, ...],
+) -> None:
+    place, text = told("/me/train.py", *frames, raised="TypeError: 'int' object is not iterable")
+    assert place == "train.py:7 in go"
+    assert "own" not in text
+    deeper, _ = told("/me/train.py", f"{OURS}/run.py", *frames, raised="TypeError: 'int' object is not iterable")
+    assert "a fault of Holdfast's own" in deeper
+
+
+@pytest.mark.parametrize("raised", ["holdfast.api.errors.InvalidInput: step: 'x' is not accepted; give a number"])
+def test_what_holdfast_says_of_a_scripts_arguments_is_no_fault_of_its_own(raised: str) -> None:
+    place, text = told("/me/train.py", f"{OURS}/run.py", f"{OURS}/hostcopy.py", raised=raised)
+    assert place == "train.py:7 in go"
+    assert "own" not in text
+
+
 def test_a_fault_of_holdfasts_own_is_said_to_be_one() -> None:
     compiled = f"{LIBRARY}/torch/_dynamo/eval_frame.py"
     error = "TypeError: Net does not support len()"

@@ -3,6 +3,8 @@ import math
 import pytest
 import torch
 
+from holdfast.api.errors import InvalidInput
+from holdfast.trainer import Assignment, Run
 from holdfast.trainer.hostcopy import SLOTS, Scalar, _DeviceCopies, _Slot
 
 
@@ -30,6 +32,26 @@ def test_a_loss_that_still_has_its_graph_is_read_without_a_warning() -> None:
 
 def test_an_integer_is_a_number() -> None:
     assert Scalar(Heard()).take(1, 3) == 3.0
+
+
+@pytest.mark.parametrize("given", ["high", [1.0, 2.0], {}, object(), torch.ones(3), torch.ones(0)])
+def test_what_is_no_number_is_the_scripts_mistake_and_said_to_be(given: object) -> None:
+    with pytest.raises(InvalidInput, match="loss or grad_norm"):
+        Scalar(Heard()).take(1, given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("step", ["3", 3.5, None, torch.tensor(3.5)])
+def test_a_step_that_is_no_whole_number_is_the_scripts_mistake(step: object) -> None:
+    def train(part: Assignment) -> None:
+        with pytest.raises(InvalidInput, match="step: "):
+            run.step(step, loss=1.0)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match="loss or grad_norm"):
+            run.step(1, loss="low")  # type: ignore[arg-type]
+        run.step(torch.tensor(1), loss=1.0)  # type: ignore[arg-type]  # as good as one
+        assert run._record.last_step == 1
+
+    run = Run(environment={})
+    run.enter(train)
 
 
 def test_what_was_not_given_is_unknown_even_after_something_was() -> None:

@@ -3,6 +3,8 @@
 import gc
 import threading
 
+import pytest
+
 from holdfast.api.rankrecord import UNKNOWN_INT, Phase
 from holdfast.trainer.stepwork import StepWork, ThreadTimes, follow_collector
 
@@ -94,7 +96,53 @@ def test_what_lies_behind_a_step_is_the_scripts_own_work_until_data_are_asked_fo
         loop.lives(ran=40, waited=5)  # an averaged copy, and a metric that the ranks reduce
     loop.phase(Phase.DATA)
     # The first step is in no sum; what lies behind it is.
-    assert [loop.sums[name] for name in ("data", "own", "waited")] == [6, 135, 15]
+    assert [loop.sums[name] for name in ("data", "own", "waited")] == [6, 120, 15]
+
+
+@pytest.mark.parametrize(
+    ("behind", "ran"),
+    [
+        ({"ran": 40, "waited": 500}, 40),  # a collective of its own there, or a log that is sent
+        ({"ran": 40, "delayed": 500}, 40),  # something else has its processor
+        ({"delayed": 20, "waited": 20}, 0),
+    ],
+)
+@pytest.mark.parametrize("then", [Phase.DATA, Phase.FORWARD, Phase.IDLE])
+def test_own_work_is_what_the_thread_ran_and_nothing_that_it_waited_for(
+    behind: dict[str, int], ran: int, then: Phase
+) -> None:
+    loop = Loop()
+    for _ in range(3):
+        loop.step()
+        loop.lives(**behind)
+        loop.phase(then)
+        loop.phase(Phase.FORWARD)
+        loop.lives(ran=20)
+    loop.step()
+    assert loop.sums["own"] == 3 * ran
+
+
+def test_where_the_host_knows_nothing_own_work_is_all_of_its_time() -> None:
+    loop = Loop(is_on_host=False)
+    loop.step()
+    loop.lives(ran=30, waited=7)
+    loop.phase(Phase.DATA)
+    loop.step()
+    assert loop.sums["own"] == 37
+
+
+def test_a_wait_that_was_told_becomes_no_less_when_the_loader_has_no_processor() -> None:
+    loop = Loop()
+    loop.step()
+    loop.lives(ran=10, waited=50)
+    loop.step()
+    before = loop.sums
+    loop.phase(Phase.DATA)
+    loop.lives(delayed=40)
+    loop.phase(Phase.FORWARD)
+    loop.lives(ran=5)
+    loop.step()
+    assert all(loop.sums[name] >= before[name] for name in NAMES)
 
 
 def test_own_work_behind_a_step_that_saves_and_one_that_evaluates() -> None:

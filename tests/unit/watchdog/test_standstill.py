@@ -2,10 +2,11 @@
 
 import pytest
 
-from holdfast.api.stacks import Collective, RankStack
+from holdfast.api.stacks import Collective, RankStack, Stood
 from holdfast.watchdog.standstill import CHARACTERS_MAX, LINES_MAX, evidence_of, standstill, stood
 
 LOSS = "train.py:42 in step"
+ITEM = "train.py:45 in step"
 TOP = "train.py:90 in <module>"
 
 
@@ -100,18 +101,43 @@ def test_what_a_rank_says_is_one_plain_line_of_bounded_length() -> None:
     assert all(line.isprintable() and len(line) <= CHARACTERS_MAX for line in (*found.stacks, *found.collectives))
 
 
+def asks_for_result(rank: int, *, came_to: int = 12) -> RankStack:
+    """It issued an all_reduce on its device, went on, and stands where it asks for what came of it."""
+    issued = tuple(
+        Collective("default_pg", n, "all_reduce", "[4] Float", LOSS, n < came_to) for n in (11, came_to)
+    )
+    return RankStack(rank, 100 + rank, (ITEM, TOP), (0, 1), issued)
+
+
 @pytest.mark.parametrize(
-    ("told", "at"),
+    ("told", "line", "stood_in"),
     [
-        ([waiting(0), away(1, "train.py:9 in export")], ("train.py:9 in export", False)),
-        ([away(0, "train.py:9 in export"), waiting(1)], (LOSS, True)),  # it spins, or sleeps: it waits
-        ([waiting(0, came_to=13), waiting(1)], (LOSS, False)),  # others have passed it
-        ([waiting(0)], ("", False)),
-        ([waiting(0), RankStack(1, 101, missing="it is stopped")], ("", False)),
+        ([waiting(0), away(1, "train.py:9 in export")], "train.py:9 in export", Stood.OWN),
+        ([away(0, "train.py:9 in export"), waiting(1)], LOSS, Stood.WAITS),  # it spins, or sleeps: it waits
+        ([waiting(0, came_to=13), waiting(1)], LOSS, Stood.HELD),
+        ([waiting(0, came_to=40), waiting(1)], LOSS, Stood.HELD),  # what it held is told no more
+        ([away(0, "train.py:9 in export", came_to=12), waiting(1)], LOSS, Stood.HELD),  # it is done, and elsewhere
+        ([asks_for_result(0, came_to=13), asks_for_result(1)], ITEM, Stood.HELD),
+        ([asks_for_result(0), asks_for_result(1)], ITEM, Stood.WAITS),
+        ([waiting(0)], "", Stood.UNKNOWN),
+        ([waiting(0), RankStack(1, 101, missing="it is stopped")], "", Stood.UNKNOWN),
     ],
 )
-def test_where_a_rank_stood_in_the_script_and_whether_it_waited_there(
-    told: list[RankStack], at: tuple[str, bool]
+def test_where_a_rank_stood_in_the_script_and_what_it_was_in(
+    told: list[RankStack], line: str, stood_in: Stood
 ) -> None:
-    assert stood(told, 1) == at
-    assert stood(told, None) == ("", False)
+    assert stood(told, 1) == (line, stood_in)
+    assert stood(told, None) == ("", Stood.UNKNOWN)
+
+
+def test_who_only_issued_more_has_not_passed_what_it_is_in_itself() -> None:
+    """A host that runs ahead of its device has a row of collectives open."""
+    ahead = tuple(Collective("default_pg", n, "all_gather", "", LOSS) for n in (12, 13, 14))
+    assert stood([RankStack(0, 100, (ITEM,), (0,), ahead), waiting(1)], 1) == (LOSS, Stood.WAITS)
+
+
+def test_what_ended_behind_a_later_one_of_its_group_is_not_what_a_rank_was_in() -> None:
+    """Not every backend tells of each that it is over."""
+    issued = (Collective("dp", 3, "barrier"), Collective("dp", 4, "all_reduce", done=True))
+    own = RankStack(1, 101, ("train.py:9 in export",), (0,), issued)
+    assert stood([waiting(0), own], 1) == ("train.py:9 in export", Stood.OWN)

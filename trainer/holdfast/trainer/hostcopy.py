@@ -15,6 +15,8 @@ from typing import Any, Final, Protocol
 import torch
 from torch import Tensor
 
+from holdfast.api.errors import InvalidInput, Problem
+
 
 class HostCopy:
     """One number of a device on its way to the host, behind the work already queued. Of the CPU it is there."""
@@ -90,6 +92,23 @@ Arrived = Callable[[int, float], object]
 """Told of a step's value once it is known on the host."""
 
 
+def number_of(value: Number) -> float:
+    """What a script gave as a number; waits for the device that it is on.
+
+    Raises InvalidInput where it is none, and what the device raises.
+    """
+    try:
+        item = getattr(value, "item", None)
+        return float(value) if item is None else float(item())
+    except (TypeError, ValueError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and (not isinstance(value, Tensor) or value.numel() == 1):
+            raise
+        said = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise InvalidInput(
+            Problem("loss or grad_norm", said, "give a float, or a tensor of one element")
+        ) from error
+
+
 class Scalar:
     """The newest known value of one published number; None while Unknown. `tell` hears of what is not finite,
     `arrived`, which may change from round to round, of every value.
@@ -113,8 +132,7 @@ class Scalar:
                 self.collect()
                 self._copies.start(step, value)  # type: ignore[arg-type]  # is_cuda: it is a tensor
                 return self._known
-            item = getattr(value, "item", None)
-            value = float(value) if item is None else float(item())
+            value = number_of(value)
         if value - value != 0.0:
             self._tell(step, value)
         self._known, self._known_of = value, step

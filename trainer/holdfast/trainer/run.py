@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import logging
+import operator
 import os
 import time
 import traceback
@@ -129,8 +130,11 @@ class Run:
         (`torch.amp.GradScaler`) leaves out is known unsaid. `tokens` are this
         rank's in this step, `longest` is its longest sequence: who has more to do has no slow machine.
 
-        Raises RoundEnded when the round is over.
+        Raises RoundEnded when the round is over, InvalidInput for a step that is no whole number and a loss or a
+        norm that is no number.
         """
+        if type(step) is not int:
+            step = _whole("step", step)
         if self._drill is not None:
             loss, grad_norm = self._drill.step(step, loss, grad_norm)
         if skipped:
@@ -531,3 +535,11 @@ class Run:
         if self._stay is None:
             raise RuntimeError("this run is in no round: use it inside the function given to Run.enter")
         return self._stay
+
+
+def _whole(field: str, value: object) -> int:
+    """Raises InvalidInput."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]  # that is asked here
+    except TypeError:
+        raise InvalidInput(Problem(field, value, "give a whole number")) from None

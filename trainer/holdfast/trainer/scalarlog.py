@@ -58,7 +58,7 @@ class ScalarLog:
                 if value is None:
                     raise TypeError("nothing was given")
                 scalar.take(step, value)
-            except (TypeError, ValueError, RuntimeError) as error:
+            except (InvalidInput, TypeError, ValueError, RuntimeError) as error:
                 raise InvalidInput(Problem(name, value, "log a float, or a tensor of one element")) from error
 
     def begin(self, assignment: Assignment, record: RankRecord) -> None:

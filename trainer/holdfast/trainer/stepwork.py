@@ -79,7 +79,8 @@ class StepWork:
     CLOCK_MONOTONIC in nanoseconds.
 
     A loop that tells of no phase between two steps trained all the time: how long it waited for data is not known,
-    and counted as training. What lies behind a step, until a phase is told of, is the script's own work.
+    and counted as training. What lies behind a step, until a phase is told of, is the script's own: of it counts
+    what the thread ran, for whom it waited there it does not say.
     """
 
     def __init__(self, times: ThreadTimes | None, now_ns: int) -> None:
@@ -98,13 +99,17 @@ class StepWork:
         self._collected_from_ns = self._collector.total_ns
         self._tokens = self._longest = 0
         self._idle_ns = 0  # of the training thread, while it trained: it waited or was delayed
-        self._ran_before_ns = self._ran_ns()
+        self._waited_ns = 0  # as told last
+        self._own_ns = 0
+        self._ran_before_ns = self._own_from_ns = self._ran_ns()
         self._delayed_before_ns = None if self._times is None else self._times.delayed_ns()
 
     def phase(self, phase: int, now_ns: int) -> None:
         """`phase` begins."""
         before = self._phase
         self._spent[before] += now_ns - self._since_ns
+        if before == Phase.OWN:
+            self._own_ends(now_ns)
         if _TRAINS[before] != _TRAINS[phase]:
             self._mark(now_ns, trained=_TRAINS[before])
         self._phase, self._since_ns, self._is_told = phase, now_ns, True
@@ -113,15 +118,23 @@ class StepWork:
         """A step is complete."""
         phase = self._phase if self._is_told else Phase.FORWARD
         self._spent[phase] += now_ns - self._since_ns
+        if phase == Phase.OWN:
+            self._own_ends(now_ns)
         if not _TRAINS[phase]:
             self._mark(now_ns, trained=False)
         self._phase, self._since_ns, self._is_told = Phase.OWN, now_ns, False
+        self._own_from_ns = self._ran_ns()
         self._steps += 1
         if self._steps == 0:
             self._clear(now_ns)
         else:
             self._tokens = UNKNOWN_INT if tokens < 0 or self._tokens < 0 else self._tokens + tokens
             self._longest = UNKNOWN_INT if longest < 0 or self._longest < 0 else self._longest + longest
+
+    def _own_ends(self, now_ns: int) -> None:
+        """What it ran there; all of it where the host's thread says nothing."""
+        took_ns = now_ns - self._since_ns
+        self._own_ns += took_ns if self._times is None else min(took_ns, self._ran_ns() - self._own_from_ns)
 
     def _mark(self, now_ns: int, *, trained: bool) -> None:
         ran_ns = self._ran_ns()
@@ -138,7 +151,8 @@ class StepWork:
             delayed_now = self._times.delayed_ns()
             if delayed_now is not None:
                 delayed = delayed_now - self._delayed_before_ns
-                waited = max(0, self._idle_ns - delayed)
+                # It is delayed while it trains and while it does not: the wait never becomes less for that.
+                waited = self._waited_ns = max(self._waited_ns, self._idle_ns - delayed)
         spent = self._spent
         return (
             max(0, self._steps),
@@ -151,7 +165,7 @@ class StepWork:
             self._collector.total_ns - self._collected_from_ns,
             self._tokens,
             self._longest,
-            spent[Phase.OWN],
+            self._own_ns,
         )
 
 

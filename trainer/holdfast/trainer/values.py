@@ -13,7 +13,7 @@ import torch.distributed as dist
 from holdfast.api.rankrecord import Odd, odd
 from holdfast.api.telemetry import NonFinite
 from holdfast.trainer.gradscaling import SCALED_IN_A_ROW
-from holdfast.trainer.hostcopy import Number, Scalar
+from holdfast.trainer.hostcopy import Number, Scalar, number_of
 from holdfast.trainer.record import RankRecord
 from holdfast.trainer.spikeguard import SpikeGuard
 
@@ -73,7 +73,7 @@ class Skips:
 
 
 def _odd(value: Number | None) -> Odd:
-    return Odd.FINITE if value is None else odd(float(value))
+    return Odd.FINITE if value is None else odd(number_of(value))
 
 
 def _worst(mine: int, *values: Number | None) -> int:

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final
 
 from holdfast.api.finding import Evidence
-from holdfast.api.stacks import Collective, RankStack, Standstill
+from holdfast.api.stacks import Collective, RankStack, Standstill, Stood
 from holdfast.watchdog.wording import ranks_in_words
 
 LINES_MAX: Final = 10
@@ -41,21 +41,31 @@ def evidence_of(told: Sequence[RankStack], world_size: int, at: float) -> tuple[
     return tuple(Evidence(source, says, at) for source, says in lines)
 
 
-def stood(told: Sequence[RankStack], rank: int | None) -> tuple[str, bool]:
-    """The innermost line of the script at which `rank` stood, "" where it is not known; and whether it waited
-    there, in a collective that it had issued and no rank has passed.
+def stood(told: Sequence[RankStack], rank: int | None) -> tuple[str, Stood]:
+    """The innermost line of the script at which `rank` stood, "" where it is not known; and what it was in.
+
+    A collective that it had issued and that is not over is what it was in, wherever the line is: on a GPU the host
+    goes on, and stands where it asks for the result.
     """
     stack = next((each for each in told if each.rank == rank), None)
     line = "" if stack is None else next(_own_lines(stack), "")
     if stack is None or not line:
-        return "", False
-    furthest: dict[str, int] = {}
-    for each in told:
-        for one in each.collectives:
-            furthest[one.group] = max(one.sequence, furthest.get(one.group, one.sequence))
-    here = (one for one in stack.collectives if one.place == line and not one.done)
-    waits = any(one.sequence == furthest[one.group] for one in here)
-    return _plain(line), waits
+        return "", Stood.UNKNOWN
+    in_it = [one for one in stack.collectives if not _has_passed(stack, one)]
+    others = [each for each in told if each.rank != rank]
+    if any(_has_passed(each, one) for one in in_it for each in others):
+        return _plain(line), Stood.HELD
+    return _plain(line), Stood.WAITS if in_it else Stood.OWN
+
+
+def _has_passed(stack: RankStack, one: Collective) -> bool:
+    """Whether this rank is done with that collective of its group, or came to a later one and does not tell of it
+    as one that it is in. They end in the order they are issued in.
+    """
+    known = [each for each in stack.collectives if each.group == one.group]
+    over = max((each.sequence for each in known if each.done), default=-1)
+    is_in = any(over < each.sequence <= one.sequence for each in known if not each.done)
+    return one.sequence <= over or (not is_in and any(each.sequence > one.sequence for each in known))
 
 
 def _own_lines(stack: RankStack) -> Iterator[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.api.control import FromWorker, ToWorker
-from holdfast.api.decoding import decode
+from holdfast.api.decoding import UnknownMessage, decode_any, tags_of
 from holdfast.api.errors import Damaged, Malformed, Unavailable
 from holdfast.wire.frame import FrameReader, frame
 from holdfast.wire.unixsocket import reachable
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 _READ_BYTES = 1 << 16
 _UNSENT_BYTES_MAX = 1 << 20  # a worker that reads nothing for this long is not coming back
+_KINDS = tags_of(FromWorker)
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
@@ -117,10 +118,21 @@ class _Line(asyncio.Protocol):
             return
         try:
             for payload in self._frames.feed(data):
-                self._on_message(self._worker, decode(self._decoder, payload))
+                self._take(payload)
         except (Damaged, Malformed) as error:
             log.warning("a worker's message was not understood pid=%d error=%s", self._worker, error)
             self.close()
+
+    def _take(self, payload: bytes) -> None:
+        """Raises Malformed."""
+        assert self._worker is not None
+        try:
+            message = decode_any(self._decoder, payload, _KINDS)
+        except UnknownMessage as error:
+            # Of a later trainer: what it says besides is understood.
+            log.warning("a worker's message was passed over pid=%d error=%s", self._worker, error)
+            return
+        self._on_message(self._worker, message)
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._worker is not None:

@@ -40,6 +40,8 @@ _US = "Holdfast"
 _MISTAKE = re.compile(
     r"(?:TypeError|AttributeError|NameError|UnboundLocalError|IndexError|AssertionError|ZeroDivisionError)\b"
 )
+# What a call raises that is given what it cannot take.
+_OF_ARGUMENTS = re.compile(r"TypeError\b")
 _LOADER = re.compile(r"/torch/utils/data/")
 _MESSAGE_LINES_MAX = 6
 _TRACE_BYTES = 8
@@ -145,13 +147,18 @@ def _below(block: _Block) -> list[_Frame]:
 def _own_fault(block: _Block) -> _Frame | None:
     """The line of Holdfast's that made the mistake: the innermost, where what was raised is a mistake in a program
     and no word of Holdfast's to the script, and nothing that the script had given was called there. None: it is
-    not known to be Holdfast's. What a loader raises is of its data.
+    not known to be Holdfast's. What a loader raises is of its data; and a TypeError in the very function that the
+    script called is of what it was called with, as a rule. Below that Holdfast says so by an error of its own
+    (`InvalidInput`).
     """
     below = _below(block)
     at = max((at for at, frame in enumerate(below) if frame.owner == _US), default=None)
     if at is None or not _MISTAKE.match(block.message[0]):
         return None
     inner = below[at + 1 :]
+    is_called = len(below) < len(block.frames) and not any(frame.owner == _US for frame in below[:at])
+    if is_called and _OF_ARGUMENTS.match(block.message[0]):
+        return None
     is_told = all(frame.owner in ("Python", "torch") and not _LOADER.search(frame.file) for frame in inner)
     return below[at] if is_told else None
 

@@ -7,7 +7,7 @@ import contextlib
 import hmac
 import resource
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeVar
@@ -22,7 +22,7 @@ from holdfast.agent.sensors.dcgm_text import filling_of
 from holdfast.api.condition import ConditionKind, ConditionState
 from holdfast.api.errors import Unavailable
 from holdfast.api.exposition import Page, accepted
-from holdfast.api.telemetry import GpuHealth, RankSample, StepWork
+from holdfast.api.telemetry import GpuHealth, RankSample
 
 Subject = TypeVar("Subject")
 # A metric, or the last label's value of one, and how its value is read off what it is of.
@@ -158,7 +158,7 @@ class NodeMetrics:
                 page.put("holdfast_rank_pulse_age_seconds", pulse_age_s, *labels)
                 page.put("holdfast_rank_phase", 1, *labels, rank.phase.name.lower())
                 page.put("holdfast_rank_process", 1, *labels, rank.process.value)
-                for part, seconds in _parts(rank.work):
+                for part, seconds in self.view.spent_of(job, rank.rank):
                     page.put("holdfast_rank_step_part_seconds_total", seconds, *labels, part)
                 if rank.tokens is not None:
                     page.put("holdfast_rank_tokens_total", self.view.tokens[job, rank.rank], *labels)
@@ -302,19 +302,3 @@ def metrics_application(of_node: NodeMetrics, *, token: Callable[[], str]) -> we
     application = web.Application(client_max_size=1024)
     application.router.add_get("/metrics", metrics)
     return application
-
-
-def _parts(work: StepWork | None) -> Iterator[tuple[str, float]]:
-    """They add up to the whole; what is Unknown of the training is in its rest."""
-    if work is None:
-        return
-    paused_s = work.checkpoint_s + work.idle_s
-    waiting_s = 0.0 if work.waited_s is None else max(0.0, work.waited_s - work.stopped_s)
-    yield "data", work.data_s
-    yield "paused", paused_s
-    if work.waited_s is not None:
-        yield "waiting", waiting_s
-    trained_s = max(0.0, work.wall_s - work.data_s - paused_s - waiting_s)
-    own_s = min(trained_s, work.own_s)  # without what it waited in there
-    yield "own", own_s
-    yield "training", trained_s - own_s

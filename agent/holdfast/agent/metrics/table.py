@@ -49,8 +49,8 @@ _RANKS = (
     Metric(
         "holdfast_rank_step_part_seconds_total",
         _COUNTER,
-        "What the round's steps were made of: data, paused (to save or to evaluate), waiting (for others), own "
-        "(what the script does behind a step before it asks for the next batch), and training, which is the rest.",
+        "What the steps of all rounds were made of: data, paused (to save or to evaluate), waiting (for others), "
+        "own (what the script ran behind a step before it asked for a batch), and training, which is the rest.",
         (*RANK, "part"),
     ),
     Metric("holdfast_rank_step_tokens", _GAUGE, "Tokens this rank trained on in the last step.", RANK),

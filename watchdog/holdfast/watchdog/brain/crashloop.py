@@ -4,7 +4,7 @@ Both ask a human. Whether a script has trained before decides how much it takes:
 to be loaded again, as a rule, and what is away for a while (a mount, a name service) is no mistake of its author.
 """
 
-from holdfast.api.finding import Finding
+from holdfast.api.finding import Confidence, Finding, FindingKind
 from holdfast.api.policy import Policy
 from holdfast.watchdog.brain.state import Failure, JobState
 
@@ -36,6 +36,11 @@ def crash_loop(failures: tuple[Failure, ...], policy: Policy) -> tuple[float, st
         row = f"crash loop: {count} failures in a row without a new step"
         return 0.0, f"{row} beyond {newest.step}, last {newest.cause}"
     return min(BACKOFF_S_MAX, policy.restarts.backoff_s * BACKOFF_FACTOR ** (count - 2)), ""
+
+
+def is_frozen(finding: Finding) -> bool:
+    """Whether a process proves by itself that it does not run, though nothing has ended it."""
+    return finding.kind is FindingKind.HANG and finding.confidence is Confidence.CERTAIN
 
 
 def has_been_tried(state: JobState, finding: Finding) -> bool:

@@ -16,6 +16,7 @@ from holdfast.api.policy import CordonOn, XidAction
 from holdfast.api.round import Closed, Round
 from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.api.status import JobPhase
+from holdfast.watchdog.brain.crashloop import is_frozen
 from holdfast.watchdog.brain.groups import as_of_now, fell_with_others, is_being_formed, within_groups
 from holdfast.watchdog.brain.history import (
     KEPT_WENT_BACK,
@@ -48,7 +49,7 @@ from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.plan import missed
 from holdfast.watchdog.brain.planned import measured
 from holdfast.watchdog.brain.remedies import remedy_of
-from holdfast.watchdog.brain.repetition import remembered, suspicion
+from holdfast.watchdog.brain.repetition import KEPT_SUSPICIONS, remembered, suspicion
 from holdfast.watchdog.brain.reputation import is_of_the_node
 from holdfast.watchdog.brain.roster import MemberState
 from holdfast.watchdog.brain.rounds import next_number, owe
@@ -85,7 +86,6 @@ from holdfast.watchdog.wording import in_words
 # Of members that are suspect while the job waits; the full test would keep everybody waiting for ten minutes.
 LEVEL_OF_SUSPICION = TestLevel.LIGHT
 KEPT_FAILURES = 64
-KEPT_SUSPICIONS = 1024
 # A replica group that fell, and had a process stopped while it was formed anew, is formed at once, once.
 FALLS_ALLOWED = 2
 FORMED_IN_VAIN_S = 120.0
@@ -407,8 +407,7 @@ def _pause_s(state: JobState, round_: Round, finding: Finding, leaves: Sequence[
     lately = [each for each in state.incidents if each.detected_at > now - FORMED_IN_VAIN_S]
     # That which they are formed again for, and this one.
     is_first = sum(each.culprit.member in members for each in lately) <= FALLS_ALLOWED
-    is_stopped = finding.kind is FindingKind.HANG and finding.confidence is Confidence.CERTAIN
-    return 0.0 if is_first and is_stopped else state.policy.restarts.backoff_s
+    return 0.0 if is_first and is_frozen(finding) else state.policy.restarts.backoff_s
 
 
 def _page(state: JobState, incident: Incident, decision: Decision, now: float) -> Step:

@@ -15,7 +15,7 @@ from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind
 from holdfast.api.incident import Rung
 from holdfast.api.policy import Policy, XidAction
 from holdfast.api.round import Entry, Reentry
-from holdfast.watchdog.brain.crashloop import crash_loop, has_been_tried, is_first_rank_alone
+from holdfast.watchdog.brain.crashloop import crash_loop, has_been_tried, is_first_rank_alone, is_frozen
 from holdfast.watchdog.brain.groups import is_in_groups
 from holdfast.watchdog.brain.history import comes_again, is_disputed, is_of_replicas, no_help
 from holdfast.watchdog.brain.longwork import ADVICE, is_no_reason_to_leave
@@ -104,7 +104,7 @@ def failure_of(state: JobState, finding: Finding, now: float) -> Failure:
     """The finding as the crash-loop rule remembers it."""
     step, cause = state.high_step, finding.cause
     marks = (finding.alike, "" if finding.began else finding.trace)
-    return Failure(now, step, cause, finding.error, *marks)
+    return Failure(now, step, cause, finding.error, *marks, frozen=is_frozen(finding))
 
 
 def _process_exit(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
@@ -424,8 +424,7 @@ def _may_be_chance(state: JobState, finding: Finding) -> bool:
     """Whether the finding, of a process that does not run, is the first such one since the job made progress. A
     script may bring that about by itself, but as a rule does not.
     """
-    does_not_run = finding.kind is FindingKind.HANG and finding.confidence is Confidence.CERTAIN
-    return does_not_run and all(each.cause != finding.cause for each in state.failures)
+    return is_frozen(finding) and not any(each.frozen for each in state.failures)
 
 
 def _within_restart_budget(state: JobState, policy: Policy, wanted: Decision, now: float) -> Decision:

@@ -24,13 +24,16 @@ from typing import Final
 import msgspec
 
 from holdfast.api.finding import Finding, FindingKind, Subject
+from holdfast.api.incident import Incident
 from holdfast.watchdog.brain.gatherings import upper_tail
 from holdfast.watchdog.brain.state import JobState, Suspicion
+from holdfast.watchdog.brain.step import changed
 
 # A burst, and what is looked at beside a fault of another kind; the eviction budget's default window.
 LATELY_S: Final = 3600.0
 # A fault of one node is held against it for this long. The simulator's tuning session: docs/simulator.md.
 MEMORY_S: Final = 7.0 * 86_400.0
+KEPT_SUSPICIONS: Final = 1024
 # So many rows of faults as long as a node's may be expected by chance, of one class in that time.
 CHANCE_MAX: Final = 3e-3
 # As often as this on another node, the same ranks were not unlucky there; what they brought along shows within so
@@ -60,6 +63,15 @@ def suspicion(state: JobState, finding: Finding, subject: Subject, now: float, i
     """The fault as it is held against the subject's node, which is to be known."""
     assert subject.node is not None
     return Suspicion(subject.node, fault_class(finding), now, incident, _rank(state, subject))
+
+
+def held_against_node(state: JobState, incident: Incident, now: float) -> JobState:
+    """With an incident held against its culprit's node, where that is known, which first seemed not to be its."""
+    culprit = incident.culprit
+    if culprit.node is None:
+        return state
+    held = Suspicion(culprit.node, incident.kind.value, now, incident.id, _rank(state, culprit))
+    return changed(state, suspicions=(*remembered(state, now), held)[-KEPT_SUSPICIONS:])
 
 
 def remembered(state: JobState, now: float) -> tuple[Suspicion, ...]:

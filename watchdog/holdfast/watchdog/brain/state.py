@@ -25,7 +25,7 @@ from holdfast.watchdog.brain.roster import Member, MemberState, Roster
 
 class Failure(msgspec.Struct, frozen=True):
     """One failure: when, at which highest step, of what class, with which error text. `alike` and `trace` as in
-    `Finding`.
+    `Finding`. `frozen`: a process did not run, and nothing had ended it.
     """
 
     at: float
@@ -34,6 +34,7 @@ class Failure(msgspec.Struct, frozen=True):
     error: str = ""
     alike: str = ""
     trace: str = ""
+    frozen: bool = False
 
 
 ENDED = (JobPhase.SUCCEEDED, JobPhase.FAILED)

@@ -21,16 +21,20 @@ Deadlines, from the newest publication of the rank:
     saving a checkpoint    max(60 s, 5 x the longest seen)
     idle on purpose        none, as long as the pulse beats
     works, in the step     max(live, in the step; 30 s, or twice what such work took before; 60 s at most)
+    works, idle on purpose none, whether or not the pulse beats
 
-*A process that the kernel shows working* does rare work of the script, as a rule: an export, a long evaluation.
+*A process that the kernel shows working*, in the last seconds, does rare work of the script, as a rule: an export,
+a long evaluation.
 Whoever waits, in a collective or spinning behind it, is not missing and so is not named; where a working rank is
-missing, all have its time. Beyond it the script hangs, which is said of the script and of no node. A stop where
+missing, all have its time. Beyond it the script hangs, which is said of the script and of no node; but where
+another one is missing that has come no further and sleeps, that one is named. A stop where
 the process does not work is judged as before. But where the rank stood there before, after the same step or twice
 at one line of the script, it has 60 s as well; where such a stop of the rank ended by itself, twice what it took.
 What came before is learned (`holdfast.api.longwork`); a number in the policy is taken as it is.
 
 The agent reports a stall within 0.1 s of the first deadline, and healing takes a few tenths of a second: a stopped
-worker is named and healed within max(2 s, 5 x p99). `hang_timeout_s` of the policy replaces the first two.
+worker is named and healed within max(2 s, 5 x p99). `hang_timeout_s` of the policy replaces the first two, and a
+longer one holds where a rank saves or is idle too.
 
 Only fresh reports count. A node whose agent is silent, or a record that cannot be read, is Unknown: a round with
 such a rank is not called hung on its account, and silence alone never proves a hang.
@@ -40,7 +44,7 @@ import math
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -83,6 +87,10 @@ WORKS_ON = "the script works on without a step"
 # Of the time without a step, the share that a process which works has of a processor, on a loaded machine too:
 # with a dozen others on each, 7 % were measured. One that waits has a hundredth at most, for its pulse.
 WORKING_SHARE = 0.03
+# The work of so many last seconds counts: what a process did before it fell asleep says nothing of how it stands.
+WORK_LOOKED_AT_S = LATE_S_MIN
+# Of samples closer than this one is kept: the kernel counts such time in hundredths of a second.
+WORK_MARKS_APART_S = 1.0
 # Two samples tell of the same publication when their times differ by less than the jitter of delivery.
 SAME_PUBLICATION_S = 0.1
 
@@ -109,13 +117,16 @@ CULPRITS_SHOWN = 8
 
 class Seen(msgspec.Struct, frozen=True, gc=False):
     """One rank's newest sample. `at` is its arrival, `progress_at` when the rank last moved, `stopped_at` since
-    when its process has been seen stopped, None when it is not (watchdog clock).
+    when its process has been seen stopped, None when it is not (watchdog clock). `marks` are how much its process
+    had worked at earlier times of this stop, (time, seconds), oldest first: from the first of them on its work is
+    looked at.
     """
 
     sample: RankSample
     at: float
     progress_at: float
     stopped_at: float | None = None
+    marks: tuple[tuple[float, float], ...] = ()
 
     @property
     def stalled_s(self) -> float:
@@ -124,21 +135,39 @@ class Seen(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def works(self) -> bool:
-        """Whether the kernel shows its process working since it last published."""
+        """Whether the kernel shows its process working lately, since it last published."""
         sample = self.sample
         if sample.process is not ProcessState.RUNNING or sample.worked_s is None:
             return False
-        return sample.worked_s >= WORKING_SHARE * sample.progress_age_s
+        since, before_s = self.marks[0] if self.marks else (self.at - sample.progress_age_s, 0.0)
+        return sample.worked_s - before_s >= WORKING_SHARE * (self.at - since)
+
+
+def marks_of(sample: RankSample, before: Seen | None, now: float) -> tuple[tuple[float, float], ...]:
+    """The marks of a new sample: one at the publication, then those of the samples that followed it."""
+    published = (now - sample.progress_age_s, 0.0)
+    if before is None or sample.worked_s is None or not _is_same_publication(sample, before, now):
+        return (published,)
+    marks, worked_s = before.marks or (published,), before.sample.worked_s or 0.0
+    if sample.worked_s < worked_s:
+        return ((before.at, 0.0),)  # the agent began to count anew
+    if before.at >= marks[-1][0] + WORK_MARKS_APART_S:
+        marks = (*marks, (before.at, worked_s))
+    first = max((at for at, (when, _) in enumerate(marks) if when <= now - WORK_LOOKED_AT_S), default=0)
+    return marks[first:]
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The ranks that did not arrive, none when nobody stands out, and by which rule; `works`: they work on."""
+    """The ranks that did not arrive, none when nobody stands out, and by which rule; `works`: they work on.
+    `beside` did not arrive either, and are not what it is about.
+    """
 
     ranks: tuple[int, ...]
     confidence: Confidence
     cause: str
     works: bool = False
+    beside: tuple[int, ...] = ()
 
 
 def name_the_missing(seen: Mapping[int, Seen], absent: Sequence[int], groups: Sequence[range] = ()) -> Named:
@@ -233,6 +262,8 @@ class HangDetector(Detector):
         self._round = RoundInForce(policy.job)
         self._times = StepTimes()
         self._longest_checkpoint_s = 0.0
+        # Ranks that save, or are idle and do not work, may hold the interpreter for so long.
+        self._resting_s = max(CHECKPOINT_S_MIN, policy.hang_timeout_s or 0.0)
         # Within every deadline there is, so that such a rank needs no closer look.
         self._moving_s = min(STOPPED_S_MIN, policy.hang_timeout_s or math.inf, policy.startup_timeout_s)
         self._begin(0.0)
@@ -304,7 +335,8 @@ class HangDetector(Detector):
                 known[rank] = Seen(sample, now, now - sample.progress_age_s, stopped_at)
                 self._stalled.discard(rank)
                 continue
-            known[rank] = seen = Seen(sample, now, moved_at(sample, before, now), stopped_at)
+            marks = marks_of(sample, before, now)
+            known[rank] = seen = Seen(sample, now, moved_at(sample, before, now), stopped_at, marks)
             stalled_s = seen.stalled_s
             if stalled_s >= soonest_s and stalled_s >= self._allowed_s(sample):
                 self._stalled.add(rank)
@@ -320,7 +352,8 @@ class HangDetector(Detector):
             rank, stopped = sample.rank, sample.process is ProcessState.STOPPED
             before = self._seen.get(rank)
             stopped_at = before.stopped_at if before is not None and before.stopped_at is not None else now
-            seen = Seen(sample, now, moved_at(sample, before, now), stopped_at if stopped else None)
+            marks = marks_of(sample, before, now)
+            seen = Seen(sample, now, moved_at(sample, before, now), stopped_at if stopped else None, marks)
             self._seen[rank] = seen
             self._behind.add(rank)
             (self._stalled.add if seen.stalled_s >= self._allowed_s(sample) else self._stalled.discard)(rank)
@@ -339,7 +372,7 @@ class HangDetector(Detector):
         if sample.phase is Phase.IDLE:
             return math.inf
         if sample.phase is Phase.CHECKPOINT:
-            return max(CHECKPOINT_S_MIN, CHECKPOINTS_ALLOWED * self._longest_checkpoint_s)
+            return max(self._resting_s, CHECKPOINTS_ALLOWED * self._longest_checkpoint_s)
         deadline_s = self._deadline_s(LATE_S_MIN)
         if sample.phase is Phase.STARTUP or sample.step is None or deadline_s is None:
             return self._policy.startup_timeout_s
@@ -374,7 +407,8 @@ class HangDetector(Detector):
             if number is None or seen is None or seen.progress_at <= before.progress_at + SAME_PUBLICATION_S:
                 continue
             del self._late[rank]
-            took_s, known = seen.progress_at - before.progress_at, self._work
+            # As far as it was seen to stand: what a rank did while its agent was silent nobody knows.
+            took_s, known = before.stalled_s, self._work
             if seen.sample.pid == before.sample.pid and known.after(rank, took_s, worked=before.works) != known:
                 ended.append(StopEnded(number, rank, took_s, before.works))
         return tuple(ended)
@@ -391,9 +425,11 @@ class HangDetector(Detector):
             return sample.progress_age_s >= limit_s and stopped_s >= limit_s / 2
         if sample.pulse_age_s is None or sample.process is ProcessState.GONE or sample.phase is Phase.STARTUP:
             return False
+        if sample.phase is Phase.IDLE and seen.works:
+            return False  # it said so, and does
         # Idle and saving ranks may hold the interpreter for long; they are given what a save is given.
         resting = sample.phase in (Phase.IDLE, Phase.CHECKPOINT)
-        limit_s = CHECKPOINT_S_MIN if resting else max(self._allowed_s(sample), self._patience_s((rank,)))
+        limit_s = self._resting_s if resting else max(self._allowed_s(sample), self._patience_s((rank,)))
         if min(sample.pulse_age_s, sample.progress_age_s) < limit_s:
             return False
         pulses = (other.sample.pulse_age_s for other in self._seen.values())
@@ -432,12 +468,29 @@ class HangDetector(Detector):
         return (self._finding(self._at_work(named), now),)
 
     def _at_work(self, named: Named) -> Named:
-        """Those of the missing that work, where the others of them may wait for those."""
-        states = {self._seen[rank].sample.process for rank in named.ranks if rank in self._seen}
-        working = tuple(rank for rank in named.ranks if rank in self._seen and self._seen[rank].works)
-        if not working or states != {ProcessState.RUNNING}:
+        """Of several that are missing, those that the others of them may wait for: whose processes the kernel does
+        not run; who sleeps and has come no further than any that works; who works.
+        """
+        seen = {rank: self._seen[rank] for rank in named.ranks if rank in self._seen}
+        working = {rank: _PLACES[each.sample.phase] for rank, each in seen.items() if each.works}
+        if not working:
             return named
-        return Named(working, Confidence.PROBABLE, WORKS_ON, works=True)
+        not_run = [rank for rank, each in seen.items() if each.sample.process in _NOT_RUN]
+        first = min(working.values())
+        asleep = [
+            rank
+            for rank, each in seen.items()
+            if each.sample.process is ProcessState.RUNNING
+            and not each.works
+            and each.sample.phase in _BEFORE_THE_MEETING
+            and _PLACES[each.sample.phase] <= first
+        ]
+        if meant := tuple(not_run or asleep):
+            return replace(named, ranks=meant, beside=tuple(rank for rank in named.ranks if rank not in meant))
+        if {each.sample.process for each in seen.values()} != {ProcessState.RUNNING}:
+            return named  # what the kernel does not show may be anything
+        beside = tuple(rank for rank in named.ranks if rank not in working)
+        return Named(tuple(working), Confidence.PROBABLE, WORKS_ON, works=True, beside=beside)
 
     def _judge_behind(self, now: float) -> Sequence[Finding]:
         """A finding when the ranks that have not taken up the round are stalled, and the others wait for them."""
@@ -479,7 +532,7 @@ class HangDetector(Detector):
             kind=FindingKind.HANG,
             subject=subjects[0] if named.ranks else Subject(self._policy.job),
             cause=named.cause,
-            evidence=evidence_of(self._seen, named.ranks, now),
+            evidence=evidence_of(self._seen, (*named.ranks, *named.beside), now),
             confidence=named.confidence,
             began_at=min(known, default=self._began_at),
             round=self._round.number,
@@ -510,12 +563,19 @@ def _began_at(seen: Seen) -> float:
     return seen.progress_at if beats else max(seen.progress_at, seen.at - pulse_age_s)
 
 
+def _is_same_publication(sample: RankSample, before: Seen, now: float) -> bool:
+    """Whether a process has published nothing between two samples of it."""
+    published_at = now - max(0.0, sample.progress_age_s)
+    moved_s = published_at - (before.at - before.sample.progress_age_s)
+    return before.sample.pid == sample.pid and moved_s < SAME_PUBLICATION_S
+
+
 def moved_at(sample: RankSample, before: Seen | None, now: float) -> float:
     """When the rank last moved: it published, or, with nothing published, its collectives went on."""
     published_at = now - max(0.0, sample.progress_age_s)
     if before is None or before.sample.pid != sample.pid:
         return published_at
-    same_publication = published_at - (before.at - before.sample.progress_age_s) < SAME_PUBLICATION_S
+    same_publication = _is_same_publication(sample, before, now)
     went_on = sample.collective_sequence != before.sample.collective_sequence
     if same_publication and went_on and sample.process is not ProcessState.STOPPED:
         return now

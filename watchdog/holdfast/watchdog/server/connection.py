@@ -15,7 +15,7 @@ import msgspec
 from aiohttp import ClientConnectionResetError, WSCloseCode, WSMsgType, web
 
 from holdfast.api import ledger
-from holdfast.api.decoding import decode
+from holdfast.api.decoding import Decoder, decode
 from holdfast.api.errors import HoldfastError, Malformed
 from holdfast.api.ledger import LedgerReport
 from holdfast.api.membership import LedgerTold
@@ -151,7 +151,7 @@ class Undecodable(BadMessage):
     code = WSCloseCode.INVALID_TEXT  # 1007: data not consistent with the message's type
 
 
-def decoded(message: Message, decoder: msgspec.msgpack.Decoder[T]) -> T:
+def decoded(message: Message, decoder: Decoder[T]) -> T:
     """What the peer says. Raises Undecodable."""
     if message.type is not WSMsgType.BINARY:
         raise Undecodable("send binary frames of msgpack")
@@ -161,7 +161,7 @@ def decoded(message: Message, decoder: msgspec.msgpack.Decoder[T]) -> T:
         raise Undecodable(f"not a message of this connection: {error}") from error
 
 
-async def first(socket: Socket, decoder: msgspec.msgpack.Decoder[T]) -> T:
+async def first(socket: Socket, decoder: Decoder[T]) -> T:
     """The first message. Raises BadMessage when none comes in time or the peer goes."""
     try:
         async with asyncio.timeout(FIRST_MESSAGE_S):
@@ -173,7 +173,7 @@ async def first(socket: Socket, decoder: msgspec.msgpack.Decoder[T]) -> T:
     return decoded(message, decoder)
 
 
-async def listen(socket: Socket, decoder: msgspec.msgpack.Decoder[T], take: Callable[[T], None]) -> None:
+async def listen(socket: Socket, decoder: Decoder[T], take: Callable[[T], None]) -> None:
     """Hand the peer's messages to `take` until the connection ends. Raises Undecodable, and what `take` raises."""
 
     await socket.listen(lambda message: take(decoded(message, decoder)))

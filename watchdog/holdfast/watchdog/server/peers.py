@@ -10,6 +10,7 @@ from aiohttp import WSCloseCode, web
 from holdfast.api import event, membership, runmanifest
 from holdfast.api.bounds import NODES_MAX, PER_NODE_MAX
 from holdfast.api.checkpoint import TOLD_MAX
+from holdfast.api.decoding import Decoder
 from holdfast.api.errors import HoldfastError
 from holdfast.api.plan import FromOperator, NodeObserved, OperatorHello, PodObserved
 from holdfast.api.policy import Policy
@@ -36,6 +37,7 @@ from holdfast.watchdog.server.connection import (
     serve,
 )
 from holdfast.watchdog.server.host import JobHost
+from holdfast.watchdog.server.reports import AgentMessages
 from holdfast.watchdog.server.watchdog import WATCHDOG
 from holdfast.watchdog.server.websocket import Socket
 from holdfast.watchdog.settings import ClusterPolicy
@@ -51,7 +53,7 @@ YEAR_10000_S = 253_402_300_800.0
 LAUNCHER_MESSAGES: msgspec.msgpack.Decoder[membership.FromLauncher] = msgspec.msgpack.Decoder(
     membership.FromLauncher
 )
-AGENT_MESSAGES: msgspec.msgpack.Decoder[FromAgent] = msgspec.msgpack.Decoder(FromAgent)
+AGENT_MESSAGES: Decoder[FromAgent] = AgentMessages()
 OPERATOR_MESSAGES: msgspec.msgpack.Decoder[FromOperator] = msgspec.msgpack.Decoder(FromOperator)
 
 
