@@ -142,7 +142,8 @@ class Restorer:
         """The plan, what all ranks need, and why the candidate is passed over if it is. Touches nothing."""
         group = self._group
         plan = _attempt(
-            candidate.name, lambda: Plan.of(candidate.open(), self._state, group.rank, group.world_size)
+            candidate.name,
+            lambda: Plan.of(candidate.open().healed_by(self._blocks), self._state, group.rank, group.world_size),
         )
         if isinstance(plan, _Word):
             offer = _Offer(word=plan)
