@@ -132,6 +132,7 @@ KEPT: dict[str, Callable[[], Any]] = {
     "an order": lambda: {"z": torch.zeros(1), "b": 1, "a": torch.ones(1), "c": None},
     "kinds of dictionaries": lambda: {"o": OrderedDict(z=1, a=torch.ones(1)), "n": Counter("aab"), "e": {}},
     "a sparse tensor": lambda: {"mask": torch.eye(3).to_sparse()},
+    "empty ones in a list": lambda: {"groups": [{}, []], "d": [], "e": {}},
     "tensors in a tuple": lambda: {"pair": (torch.eye(2), [torch.ones(1)])},
     "NumPy's numbers": lambda: {"best": np.float64(0.5), "seen": np.int64(3)},
 }

@@ -32,7 +32,7 @@ _NOTHING: Final = object()
 
 
 class Shapes:
-    """Nested state as `checkpoint` has it, of tensors of this rank; objects are None until they are read."""
+    """Nested state as `checkpoint` has it, of tensors of this rank; objects are empty until they are read."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Shapes:
             if way[0] != OPTIMIZER and isinstance(one, DTensor):
                 return one  # how it is sharded is known; whether it fits is for others to say
             if not self._checkpoint.has_tensor(name):
-                return None
+                return {}
             return self._room(name, one, self._like(below, numbered) if below else None)
 
         return filled(outline, value_of, way)
