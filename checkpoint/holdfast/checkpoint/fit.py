@@ -57,7 +57,7 @@ def fit_of(checkpoint: StoredCheckpoint, state: TrainingState, rank: int, world_
         restored=tuple(name for name in plan.checkpoint.names() if name in asked),
         missing=tuple(fitting.missing),
         kept=tuple(dict.fromkeys(plan.kept)),
-        left_over=tuple(fitting.left_over()),
+        left_over=tuple(fitting.own_left_over()),
         unused=tuple(plan.unused),
         misfits=tuple(fitting.misfits),
     )

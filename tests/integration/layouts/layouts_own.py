@@ -48,7 +48,7 @@ class RowNorms(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for each in (one for group in self.param_groups for one in group["params"]):
+        for each in (one for group in self.param_groups for one in group["params"] if one.grad is not None):
             whole = each.grad
             mine = whole.to_local() if isinstance(whole, DTensor) else whole
             now = mine.reshape(mine.shape[0], -1).abs().mean(1)
@@ -73,6 +73,34 @@ class Metric:
 
     def load_state_dict(self, state: State) -> None:
         self.losses, self.total = list(state["losses"]), state["total"].clone()
+
+
+class Kept:
+    """What a rank has, which is for the rank alone to know, and nothing before its first step."""
+
+    def __init__(self, of: Callable[[int, int], State]) -> None:
+        self._of, self.held = of, State()
+
+    def grow(self, step: int) -> None:
+        self.held = self._of(dist.get_rank(), step)
+
+    def state_dict(self) -> State:
+        return dict(self.held)
+
+    def load_state_dict(self, state: State) -> None:
+        self.held = dict(state)
+
+
+class Routed(nn.Module):
+    """Of its expert rank 0 has had no token yet."""
+
+    def __init__(self, gate: nn.Module) -> None:
+        super().__init__()
+        self.gate, self.expert = gate, nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.gate(x)
+        return self.expert(out) if dist.get_rank() else out
 
 
 @dataclass
@@ -121,8 +149,63 @@ def rows() -> Parts:
     return Parts(model, RowNorms(model.parameters()))
 
 
+def lazy_moments() -> Parts:
+    torch.manual_seed(dist.get_rank())
+    model = Routed(nn.Linear(WIDTH, 4))
+    return Parts(model, AdamW(model.parameters(), lr=0.01))
+
+
+def lazy_momentum() -> Parts:
+    torch.manual_seed(0)
+    model = Routed(DistributedDataParallel(nn.Linear(WIDTH, 4)))
+    return Parts(model, SGD(model.parameters(), lr=0.01, momentum=0.9))
+
+
+def lazy_rows() -> Parts:
+    torch.manual_seed(0)
+    gate = nn.Linear(WIDTH, 4)
+    fully_shard(gate, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    model = Routed(gate)
+    return Parts(model, RowNorms(model.parameters()))
+
+
+def _keeping(of: Callable[[int, int], State]) -> Parts:
+    parts = _replicated(broadcast_buffers=False)
+    parts.extra = {"kept": Kept(of)}
+    return parts
+
+
+def average_on_one() -> Parts:
+    return _keeping(lambda rank, step: {} if rank else {"mean": torch.full((2,), step / 7), "of": {step: 1.0}})
+
+
+def keys_by_rank() -> Parts:
+    return _keeping(
+        lambda rank, step: {
+            "tensors": [torch.full((1,), float(step))] * (rank + 1),
+            "seen": {(rank, "x"): torch.ones(step), rank: step, **({"5": 1} if rank else {5: 1})},
+            **({"z": 1, "a": 2} if rank else {"a": 2, "z": 1}),
+        }
+    )
+
+
+def tensor_or_none() -> Parts:
+    return _keeping(
+        lambda rank, step: {
+            "wide": None if rank else torch.ones(step, 2),
+            "one": {"deep": torch.ones(1)} if rank else torch.tensor(2.0),
+            "dims": torch.ones(2, 2) if rank else torch.ones(2),
+        }
+    )
+
+
+LAZY = (lazy_moments, lazy_momentum, lazy_rows)
 KINDS: dict[str, Callable[[], Parts]] = {
-    each.__name__: each for each in (own_buffers, broadcast_buffers, plateau, experts, rows)
+    each.__name__: each
+    for each in (
+        *(own_buffers, broadcast_buffers, plateau, experts, rows),
+        *(*LAZY, average_on_one, keys_by_rank, tensor_or_none),
+    )
 }
 
 
@@ -176,6 +259,10 @@ def held_by(parts: Parts) -> State:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return [(repr(key), _plain(each)) for key, each in value.items()]
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
     if not isinstance(value, Tensor):
         return value
     local = value.to_local() if isinstance(value, DTensor) else value
@@ -208,6 +295,9 @@ def train(course: Course) -> Seen:
         if parts.scheduler is not None:
             parts.scheduler.step(loss.item())
             parts.extra["metric"].add(loss.item())
+        for each in parts.extra.values():
+            if isinstance(each, Kept):
+                each.grow(step)
         losses.append(loss.item().hex())
         checkpointer.completed(step)
     checkpointer.finish()

@@ -57,6 +57,26 @@ def test_more_ranks_follow_those_that_saved_and_fewer_take_the_first(troupe: Tro
     assert [each.began["model.module.body.1.running_mean"] for each in fewer] == [means[0]]
 
 
+def test_what_only_one_rank_had_is_in_another_world_that_of_the_rank_it_follows(
+    troupe: Troupe, tmp_path: Path
+) -> None:
+    before = troupe.play(train, Course("average_on_one", tmp_path, 4), ranks=RANKS)
+    more = troupe.play(train, Course("average_on_one", tmp_path, 4), ranks=3)
+    mean = "extra.kept.mean"
+    assert [each.began.get(mean) for each in more] == [before[0].ended[mean], None, before[0].ended[mean]]
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_in_another_world_every_rank_has_the_moments_that_any_had(
+    ranks: int, troupe: Troupe, tmp_path: Path
+) -> None:
+    before = troupe.play(train, Course("lazy_moments", tmp_path, 4), ranks=RANKS)
+    after = troupe.play(train, Course("lazy_moments", tmp_path, 4), ranks=ranks)
+    last = f"optimizer.{len(list(nn.Linear(1, 1).parameters())) + 1}.exp_avg"
+    assert last not in before[0].ended
+    assert [each.began[last] for each in after] == [before[1].ended[last]] * ranks
+
+
 def test_rows_of_a_sharded_parameter_are_refused_in_another_world(troupe: Troupe, tmp_path: Path) -> None:
     troupe.play(train, Course("rows", tmp_path, 4), ranks=RANKS)
     with pytest.raises(AssertionError, match=r"Unfit.*each of 2 ranks had its own.*Restore on 2 ranks"):
@@ -71,16 +91,6 @@ def test_stock_torch_loads_what_one_rank_held(troupe: Troupe, tmp_path: Path) ->
         dcp.load(state, checkpoint_id=tmp_path / "step-00000004", no_dist=True)
     found = {f"model.module.{name}": each.tolist() for name, each in state["model"].items()}
     assert found == {name: before[0].ended[name][2] for name in found}
-
-
-class Mixed:
-    """A tensor on one rank and a number on the other."""
-
-    def state_dict(self) -> dict[str, object]:
-        return {"value": torch.zeros(3) if dist.get_rank() else 1}
-
-    def load_state_dict(self, state: dict[str, object]) -> None:
-        pass
 
 
 class Stubborn:
@@ -102,12 +112,12 @@ def begin(given: tuple[Path, str]) -> str:
     """What is said before the first step."""
     folder, case = given
     model = nn.Linear(2, 2)
-    extra = {"mixed": Mixed(), "stubborn": Stubborn(), "unpicklable": Unpicklable()}
+    extra = {"stubborn": Stubborn(), "unpicklable": Unpicklable()}
     checkpointer = Checkpointer(
         Standalone(str(folder)),
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        extra={case: extra[case]} if case == "mixed" or dist.get_rank() == 1 else {},
+        extra={case: extra[case]} if dist.get_rank() == 1 else {},
     )
     try:
         checkpointer.resume(until=3)
@@ -119,7 +129,6 @@ def begin(given: tuple[Path, str]) -> str:
 @pytest.mark.parametrize(
     ("case", "named"),
     [
-        ("mixed", "extra.mixed.value"),
         ("stubborn", "extra.stubborn.self"),
         ("unpicklable", "extra.unpicklable.key"),
     ],

@@ -1,13 +1,16 @@
 """Who stores what several ranks hold, how it is proved that they hold the same, and whose copy a rank restores."""
 
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
+import xxhash
 
+from holdfast.checkpoint.capture import content
 from holdfast.checkpoint.capture.content import Contents, sums_of
 from holdfast.checkpoint.capture.live import Claim, Look
 from holdfast.checkpoint.capture.savegroup import SaveGroup
@@ -127,6 +130,20 @@ def test_only_ranks_that_hold_a_chunk_are_compared() -> None:
     assert unequal([{"x": "1"}, {"x": "1", "y": "2"}, {"y": "3"}]) == {"y"}
 
 
+@pytest.mark.parametrize(
+    "other", [Claim("a", (), 0), Claim("a", (0, 0), 4, "float32", (1, 1), (1, 1)), Claim("a", (), 4, "int64")]
+)
+def test_ranks_that_hold_no_one_kind_of_thing_keep_each_their_own(other: Claim) -> None:
+    one = Claim("a", (0,), 4, "float32", (1,), (1,))
+    division = share_out([[one], [other], [one]])
+    assert division.names == [
+        {one.key: "a"},
+        {other.key: own_name(1, "a", ())},
+        {one.key: own_name(2, "a", ())},
+    ]
+    assert not division.alike
+
+
 def test_a_rank_that_holds_the_whole_of_what_others_hold_in_parts_keeps_it_for_itself() -> None:
     parts = [Claim("a", (at,), 8, "float32", (4,), (2,)) for at in (0, 2)]
     whole = Claim("a", (0,), 16, "float32", (4,), (4,))
@@ -161,6 +178,49 @@ def test_a_digest_does_not_depend_on_where_and_how_a_tensor_lies() -> None:
     keys = [("a", (0, 0))]
     assert contents.of_all(look({"a": values}), keys) == contents.of_all(look({"a": values.t().clone().t()}), keys)
     assert contents.of_all(look({"a": values}), keys) != contents.of_all(look({"a": values + 1}), keys)
+
+
+@pytest.mark.parametrize(
+    "lay_out",
+    [
+        lambda: torch.ones(8, 64, 64, 64).to(memory_format=torch.channels_last),
+        lambda: torch.ones(1024, 2048).t(),
+        lambda: torch.ones(2048, 512, dtype=torch.complex64).conj(),
+    ],
+    ids=["channels_last", "transposed", "conjugated"],
+)
+def test_no_more_copies_are_held_than_are_hashed(
+    lay_out: Callable[[], torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
+    most = [0]
+
+    def watched(tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+        copy = torch.empty(tuple(sizes), dtype=tensor.dtype).copy_(tensor)
+        alive.add(copy)
+        most[0] = max(most[0], len(alive))
+        return copy
+
+    tensors = {str(number): lay_out() for number in range(12)}
+    keys = [(name, (0,) * each.dim()) for name, each in tensors.items()]
+    before = Contents().of_all(look(tensors), keys)
+    monkeypatch.setattr(content, "_plain", watched)
+    assert Contents().of_all(look(tensors), keys) == before
+    assert most[0] <= 9, "of 8 MiB each"
+    most[0] = 0
+    Contents().of_each(look(tensors), keys)
+    assert most[0] <= 2
+
+
+def test_the_digest_of_several_is_that_of_earlier_versions() -> None:
+    """Ranks of one round may not, but snapshots of two may be compared."""
+    tensors = {"a": torch.arange(5), "b": torch.arange(9 << 20, dtype=torch.uint8), "c": torch.zeros(0)}
+    whole = xxhash.xxh3_128()
+    for each in tensors.values():
+        whole.update(each.nbytes.to_bytes(8, "little"))
+        whole.update(each.numpy().tobytes() if each.nbytes < 1 << 20 else b"")
+    whole.update(xxhash.xxh3_128_digest(tensors["b"].numpy().tobytes()))
+    assert Contents().of_all(look(tensors), [(name, (0,)) for name in tensors]) == whole.hexdigest()
 
 
 def tensor(file: str, box: Box, shape: tuple[int, ...]) -> StoredTensor:

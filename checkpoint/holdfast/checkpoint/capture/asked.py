@@ -19,7 +19,16 @@ from torch.optim.lr_scheduler import LRScheduler
 from holdfast.checkpoint.capture import groups
 from holdfast.checkpoint.capture.dataplace import Stateful
 from holdfast.checkpoint.capture.learningrate import GROUP_KEYS, SCHEDULER_KEYS, leaves
-from holdfast.checkpoint.capture.settings import Absent, Setting, Side, Values, Wishes, require_known, settled
+from holdfast.checkpoint.capture.settings import (
+    Absent,
+    Setting,
+    Side,
+    Values,
+    Wishes,
+    class_of,
+    require_known,
+    settled,
+)
 from holdfast.checkpoint.capture.torchstate import rates_of, restart
 from holdfast.checkpoint.format.nested import NamePath
 
@@ -170,6 +179,8 @@ class Asked:
 
     def _settings(self) -> Iterator[tuple[str, _Own]]:
         for owner, optimizer in self._optimizers.items():
+            kind = type(optimizer)
+            yield class_of(owner), _Own(("class",), f"{kind.__module__}.{kind.__qualname__}")
             for number, group in enumerate(optimizer.param_groups):
                 for key, value in group.items():
                     if key not in _NO_SETTINGS:

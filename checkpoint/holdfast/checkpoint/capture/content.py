@@ -12,7 +12,7 @@ import ctypes
 import io
 import pickle
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from holdfast.checkpoint.capture.live import ChunkKey, Look
 from holdfast.checkpoint.format import archive
 
 _PIECE_BYTES: Final = 16 << 20  # Hashed by one of two threads: as in the copying of an image.
+_WAITING_BYTES: Final = 64 << 20  # Of large parts at the least, before they are hashed: bounds what is copied.
 _LARGE_BYTES: Final = 1 << 20  # Of what is on a device: what is smaller is hashed on the host.
 _COLUMNS: Final = 4096
 _TABLE_WORDS: Final = 1 << 22  # Summed at once: bounds the memory that takes on the device to 64 MiB.
@@ -41,17 +42,19 @@ class Contents:
 
     def of_all(self, look: Look, keys: Sequence[ChunkKey]) -> str:
         """Of all together: the same on two ranks that hold the same under the same keys."""
-        return self._digest([part for parts in self._parts(look, keys) for part in parts]).hex()
+        return self._digest(_given_up(self._parts(look, keys))).hex()
 
     def of_each(self, look: Look, keys: Sequence[ChunkKey]) -> list[bytes]:
         """Of one after the other."""
-        return [self._digest(parts) for parts in self._parts(look, keys)]
+        return [self._digest(_given_up([parts])) for parts in self._parts(look, keys)]
 
-    def _digest(self, parts: Sequence[Bytes]) -> bytes:
-        """Pieces of large parts are hashed by two threads, small ones with each other."""
+    def _digest(self, parts: Iterable[Bytes]) -> bytes:
+        """Pieces of large parts are hashed by two threads, small ones with each other. A part may be a copy: no
+        more of them are held than are worth the threads' taking turns, and one.
+        """
         large: deque[tuple[int, Bytes]] = deque()
         digests: dict[int, bytes] = {}
-        small = xxhash.xxh3_128()
+        small, pieces, waiting = xxhash.xxh3_128(), 0, 0
         for part in parts:
             view = memoryview(part).cast("B")
             small.update(view.nbytes.to_bytes(8, "little"))  # where one ends is part of the content
@@ -59,7 +62,20 @@ class Contents:
                 small.update(view)
                 continue
             for start in range(0, view.nbytes, _PIECE_BYTES):
-                large.append((len(large), view[start : start + _PIECE_BYTES]))
+                large.append((pieces, view[start : start + _PIECE_BYTES]))
+                pieces += 1
+            waiting += view.nbytes
+            del part, view
+            if waiting >= _WAITING_BYTES:
+                self._drain(large, digests)
+                waiting = 0
+        self._drain(large, digests)
+        for number in sorted(digests):
+            small.update(digests[number])
+        return small.digest()
+
+    def _drain(self, large: deque[tuple[int, Bytes]], digests: dict[int, bytes]) -> None:
+        """The digests of all pieces that wait, by their numbers."""
 
         def work() -> None:
             while True:
@@ -73,31 +89,43 @@ class Contents:
         work()
         if helping is not None:
             helping.result()
-        for number in sorted(digests):
-            small.update(digests[number])
-        return small.digest()
 
-    def _parts(self, look: Look, keys: Sequence[ChunkKey]) -> list[list[Bytes]]:
-        """What is hashed of each key."""
-        found: list[list[Bytes]] = []
-        devices: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
-        for number, (name, _) in enumerate(keys):
+    def _parts(self, look: Look, keys: Sequence[ChunkKey]) -> Iterator[list[Bytes]]:
+        """What is hashed of each key, made when it is asked for; but for devices, which are asked once."""
+        devices: dict[torch.device, dict[str, torch.Tensor]] = {}
+        for name, _ in keys:
+            shard = look.held.get(name) or look.given.get(name)
+            if shard is not None and not _is_on_host(shard.local):
+                devices.setdefault(shard.local.device, {})[name] = shard.local
+        sums: dict[str, list[Bytes]] = {}
+        for there in devices.values():
+            sums.update(zip(there, sums_of(list(there.values())), strict=True))
+        for name, _ in keys:
             shard = look.held.get(name) or look.given.get(name)
             if shard is None:
-                found.append([_packed(look.objects[name])])
-            elif shard.local.is_cpu or type(shard.local) is not torch.Tensor:
-                found.append([_bytes_of(_plain(shard.local, shard.box.sizes))])
+                yield [_packed(look.objects[name])]
+            elif name in sums:
+                yield sums[name]
             else:
-                found.append([])
-                devices.setdefault(shard.local.device, []).append((number, shard.local))
-        for there in devices.values():
-            for (number, _), parts in zip(there, sums_of([each for _, each in there]), strict=True):
-                found[number] = parts
-        return found
+                yield [_bytes_of(_plain(shard.local, shard.box.sizes))]
+
+
+def _given_up(those: Iterable[list[Bytes]]) -> Iterator[Bytes]:
+    """One after the other, which nobody holds any more but who takes it."""
+    for parts in those:
+        while parts:
+            yield parts.pop(0)
+
+
+def _is_on_host(tensor: torch.Tensor) -> bool:
+    """Or is of a kind that only a copy shows the content of."""
+    return tensor.is_cpu or type(tensor) is not torch.Tensor
 
 
 def _packed(value: object) -> bytes:
     """The same of two equal values on two ranks, but for sets."""
+    if isinstance(value, archive.Packed):
+        return value.content
     if text := as_text(value):
         return text.encode()
     into = io.BytesIO()
@@ -174,7 +202,8 @@ def _queued(tensor: torch.Tensor) -> Iterable[torch.Tensor]:
             wide = rows.to(torch.int64)
             for each in factors:
                 yield (wide * each).sum(1).view(torch.uint8)
-    yield octets[whole:]
+    rest = octets[whole:]
+    yield rest.clone() if whole and plain.data_ptr() != tensor.data_ptr() else rest  # so that no copy is held
 
 
 _known_factors: dict[str, list[torch.Tensor]] = {}

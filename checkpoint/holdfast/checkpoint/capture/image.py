@@ -116,6 +116,8 @@ class ImageWriter:
         """The archive of an object, packed anew only when it has changed: most of an optimizer's settings never
         do, and packing one costs as much as copying a megabyte.
         """
+        if isinstance(value, archive.Packed):
+            return value.archive
         if not isinstance(value, _PLAIN):
             return archive.pack_object(value)
         content = pickle.dumps(value)

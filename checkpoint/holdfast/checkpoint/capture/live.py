@@ -17,10 +17,11 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from holdfast.checkpoint.capture import groups
-from holdfast.checkpoint.capture.shard import Shard, shard_of
-from holdfast.checkpoint.capture.state import KEYS, TrainingState
+from holdfast.checkpoint.capture.shard import Shard, is_in_chunks, shard_of
+from holdfast.checkpoint.capture.state import OUTLINE, TrainingState
 from holdfast.checkpoint.capture.torchstate import local_of, names_of, sharding_of
-from holdfast.checkpoint.format.nested import Flat, flatten
+from holdfast.checkpoint.format.archive import Packed, content_of, packed
+from holdfast.checkpoint.format.nested import Flat, Outline, flatten
 
 _LOG = logging.getLogger(__name__)
 
@@ -144,7 +145,7 @@ class _Held:
         if all(map(is_, values, self._values)) and _kinds(values) == self._kinds:
             return True
         for name, value in zip(self._names, values, strict=True):
-            shard = shard_of(name, value) if isinstance(value, torch.Tensor) else None
+            shard = shard_of(name, value) if is_in_chunks(value) else None
             if _signature(name, shard) != _signature(name, self.shards.get(name)):
                 return False
             if shard is not None:
@@ -166,6 +167,11 @@ def _kinds(values: Sequence[Any]) -> list[object]:
     ]
 
 
+def _there(place: _Place) -> object:
+    holder, key = place
+    return holder[key]
+
+
 class _Plan:
     """The places of everything that the model and the optimizer's state are made of."""
 
@@ -183,27 +189,28 @@ class _Plan:
         for name, value in flat.values.items():
             if not name.startswith(_HELD):
                 continue
-            holder, key = places[name]
-            there = holder[key]
-            if not isinstance(value, torch.Tensor):
-                if there is not value:
-                    raise LookupError(name)
+            if is_in_chunks(value):
+                self._hold(name, places[name], value)
+            elif _there(places[name]) is value:
                 self._values[name] = places[name]
-                continue
-            # Two tensors are one, but for what autograd knows of them.
-            memory = local_of(value)
-            is_elsewhere = not isinstance(there, torch.Tensor) or _kinds([there]) != _kinds([value])
-            if is_elsewhere or (memory.data_ptr() == 0 and memory.numel() > 0):
+            else:
                 raise LookupError(name)
-            self.held.add(name, places[name], shard_of(name, value))
         self.held.settle()
-        self._keys = [each for each in flat.keys if each[0][0] != "extra"]
+        self._outline = {name: each for name, each in flat.outline.items() if name != "extra"}
         self.paths = {name: path for name, path in flat.paths.items() if name.startswith((*_HELD, _GROUPS))}
         self._names = {
             f"{_GROUPS}{number}.params": flat.values[f"{_GROUPS}{number}.params"]
             for number in range(len(state.optimizer.param_groups))
         }
         self._structure = list(_structure(state.model, state.optimizer))
+
+    def _hold(self, name: str, place: _Place, value: torch.Tensor) -> None:
+        """Two tensors are one, but for what autograd knows of them."""
+        there, memory = _there(place), local_of(value)
+        is_elsewhere = not isinstance(there, torch.Tensor) or _kinds([there]) != _kinds([value])
+        if is_elsewhere or (memory.data_ptr() == 0 and memory.numel() > 0):
+            raise LookupError(name)
+        self.held.add(name, place, shard_of(name, value))
 
     def holds(self, state: TrainingState) -> bool:
         """Whether everything is where it was, and of the kind it was."""
@@ -218,7 +225,27 @@ class _Plan:
         ]
         flat = flatten({"optimizer": {"param_groups": groups}})
         found = {name: holder[key] for name, (holder, key) in self._values.items()}
-        return Flat({**flat.values, **self._names, **found}, {**self.paths, **flat.paths}, self._keys)
+        return Flat({**flat.values, **self._names, **found}, {**self.paths, **flat.paths}, self._outline)
+
+
+class _Outlines:
+    """The rank's outline, packed anew only when it is another one."""
+
+    def __init__(self) -> None:
+        self._known: Outline = {}
+        self._extra = b""
+        self._packed = Packed(b"", b"")
+
+    def pack(self, outline: Outline) -> Packed:
+        """What is not of further objects is looked at only where it is another object than the last time."""
+        extra = content_of(outline.get("extra"))
+        is_same = all(outline[name] is self._known.get(name) for name in outline if name != "extra")
+        if not (is_same and extra == self._extra):
+            content = content_of(outline)
+            if content != self._packed.content:
+                self._packed = packed(outline)
+            self._known, self._extra = outline, extra
+        return self._packed
 
 
 class LiveState:
@@ -231,6 +258,7 @@ class LiveState:
         self._generation = 0
         self._signature: tuple[object, ...] = ()
         self._held_signature: list[object] = []
+        self._outlines = _Outlines()
 
     def look(self, *, with_data: bool = True) -> Look:
         """The state as it is now. Raises InvalidInput for what cannot be stored. A loader that is asked for its
@@ -238,10 +266,7 @@ class LiveState:
         """
         state = self._state if with_data else replace(self._state, data=None)
         if self._plan is not None and self._plan.holds(self._state):
-            rest, own = self._plan.rest(self._state.optimizer), state.own(self._rank)
-            return self._seen(
-                Flat({**rest.values, **own.values}, {**rest.paths, **own.paths}, [*rest.keys, *own.keys])
-            )
+            return self._seen(self._plan.rest(self._state.optimizer).beside(state.own(self._rank)))
         flat = state.flat(self._rank)
         try:
             self._plan = _Plan(self._state, flat)
@@ -251,21 +276,21 @@ class LiveState:
         held = self._plan.held.shards if self._plan is not None else {}
         self._held_signature = [_signature(*each) for each in held.items()]
         left = {name: flat.values[name] for name in flat.values.keys() - held.keys()}
-        return self._seen(Flat(left, flat.paths, flat.keys))
+        return self._seen(Flat(left, flat.paths, flat.outline))
 
     def _seen(self, flat: Flat) -> Look:
         """Of all but what is held in places."""
-        values, paths = flat.values, flat.paths
-        if flat.keys:
-            values, paths = {**values, KEYS: flat.keys}, {**paths, KEYS: (KEYS,)}
+        values = {**flat.values, OUTLINE: self._outlines.pack(flat.outline)}
+        paths = {**flat.paths, OUTLINE: (OUTLINE,)}
         given: dict[str, Shard] = {}
         objects: dict[str, object] = {}
         for name in sorted(values):
             value = values[name]
-            if not isinstance(value, torch.Tensor):
+            if is_in_chunks(value):
+                if (shard := shard_of(name, value)) is not None:
+                    given[name] = shard
+            else:
                 objects[name] = value
-            elif (shard := shard_of(name, value)) is not None:
-                given[name] = shard
         tensors = [_signature(*each) for each in given.items()]
         signature = self._held_signature, tensors, list(objects), _members(objects)
         if signature != self._signature:

@@ -142,8 +142,11 @@ def _as_given(held: Any, given: Any, device: torch.device) -> Any:
         is_same = isinstance(held, torch.Tensor) and (held.dtype, held.shape) == (given.dtype, given.shape)
         return held if is_same else given.to(device)
     if isinstance(given, Mapping):
-        known = held if isinstance(held, dict) else {}
-        known.update({key: _as_given(known.get(key), value, device) for key, value in given.items()})
+        kind = type(given) if isinstance(given, dict) else dict
+        known: dict[Any, Any] = held if type(held) is kind else kind()
+        for key, value in given.items():
+            there = held.get(key) if isinstance(held, Mapping) else None
+            known[key] = _as_given(there, value, device)
         return known
     if isinstance(given, list | tuple) and any(map(_is_nested, given)):
         is_same = isinstance(held, list | tuple) and len(held) == len(given)

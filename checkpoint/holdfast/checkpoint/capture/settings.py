@@ -71,8 +71,13 @@ def settled(now: Values, then: Values, wishes: Wishes) -> dict[str, Setting]:
     owners = {_owner(name) for name in then}
     found: dict[str, Setting] = {}
     for name, script in now.items():
-        if name in then:
-            side = Side.CHECKPOINT if then[name] == script else _side(name, wishes)
+        if _is_class(name):
+            found[name] = Setting(script, then.get(name, script), Side.SCRIPT)
+        elif name in then:
+            # Who writes another optimizer asks for what it is made with.
+            kind = class_of(_owner(name))
+            other = Side.CHECKPOINT if then.get(kind) in (None, now.get(kind)) else Side.SCRIPT
+            side = Side.CHECKPOINT if then[name] == script else _side(name, wishes, other)
             found[name] = Setting(script, then[name], side)
         else:
             # One that a group has more is named where it is kept, and so is a scheduler that is new as a whole.
@@ -93,7 +98,7 @@ def settled(now: Values, then: Values, wishes: Wishes) -> dict[str, Setting]:
 def require_known(wishes: Wishes, names: Iterable[str]) -> None:
     """Raises InvalidInput for a side that is none, and for a name that none of the script's settings has."""
     each = {"": wishes} if isinstance(wishes, str) else dict(wishes)
-    known = list(names)
+    known = [name for name in names if not _is_class(name)]
     for name, side in each.items():
         field = f"settings[{name!r}]" if name else "settings"
         if side not in list(Side):
@@ -112,7 +117,7 @@ def shown(settings: Mapping[str, Setting]) -> dict[str, Setting]:
     for name, each in settings.items():
         if (group := _GROUP.fullmatch(name)) is not None:
             grouped.setdefault((group["owner"], group["name"]), {})[group["number"]] = each
-        elif _is_shown(name):
+        elif _is_shown(name) and (each.differs or not _is_class(name)):
             found[name] = each
     one_by_one: dict[str, Setting] = {}
     for (owner, name), groups in grouped.items():
@@ -148,10 +153,20 @@ def _scalar_text(value: object) -> str:
     return short if math.isclose(float(short), value, rel_tol=1e-6) else repr(value)
 
 
-def _side(name: str, wishes: Wishes) -> Side:
+def class_of(owner: str) -> str:
+    """The name under which it is said what an optimizer is. It is the script's, whatever is wished."""
+    return f"{owner}.class"
+
+
+def _is_class(name: str) -> bool:
+    return name == class_of(_owner(name))
+
+
+def _side(name: str, wishes: Wishes, other: Side) -> Side:
+    """The checkpoint's, as is said of all where nothing is said, gives way to the `other` one."""
     if isinstance(wishes, str):
-        return Side(wishes)
-    return next((Side(side) for pattern, side in wishes.items() if _matches(name, pattern)), Side.CHECKPOINT)
+        return Side.SCRIPT if Side(wishes) is Side.SCRIPT else other
+    return next((Side(side) for pattern, side in wishes.items() if _matches(name, pattern)), other)
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -1,6 +1,7 @@
 """Which part of a tensor this rank holds."""
 
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
@@ -9,6 +10,16 @@ from torch.distributed.tensor import DTensor, Placement
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.checkpoint.capture.torchstate import compute_local_shape_and_global_offset, local_of
 from holdfast.checkpoint.format.index import Box
+
+
+def is_in_chunks(value: object) -> TypeGuard[torch.Tensor]:
+    """Whether it is stored as boxes of its content. All else is an object, also a tensor that is sparse, quantized
+    or of rows of several lengths.
+    """
+    if not isinstance(value, torch.Tensor):
+        return False
+    is_dense = value.layout is torch.strided and not (value.is_quantized or value.is_nested)
+    return is_dense or isinstance(value, DTensor)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,9 @@ from holdfast.checkpoint.capture import groups
 from holdfast.checkpoint.capture.content import Contents
 from holdfast.checkpoint.capture.live import ChunkKey, Claim, Look
 from holdfast.checkpoint.capture.savegroup import SaveGroup
+from holdfast.checkpoint.capture.storable import Storable
 from holdfast.checkpoint.errors import SaveFailed
-from holdfast.checkpoint.format import archive, manifest
+from holdfast.checkpoint.format import manifest
 from holdfast.checkpoint.format.index import Box, Listing, StoredChunk, StoredObject, StoredTensor, merge
 from holdfast.checkpoint.format.own import own_name
 
@@ -44,6 +45,7 @@ def share_out(claims: Sequence[Sequence[Claim]], apart: frozenset[ChunkKey] = fr
     so is the whole of what other ranks hold in parts.
     """
     in_parts = {claim.name for held in claims for claim in held if claim.sizes != claim.shape}
+    mixed = _first_of_several_kinds(claims)
     holders: dict[ChunkKey, dict[int, Claim]] = {}
     for rank, held in enumerate(claims):
         for claim in held:
@@ -54,7 +56,11 @@ def share_out(claims: Sequence[Sequence[Claim]], apart: frozenset[ChunkKey] = fr
     sizes = {key: max(claim.size_bytes for claim in those.values()) for key, those in holders.items()}
     for key in sorted(holders, key=lambda key: (-sizes[key], key)):
         those = holders[key]
-        wholes = [rank for rank, each in those.items() if key[0] in in_parts and each.sizes == each.shape]
+        wholes = [
+            rank
+            for rank, each in those.items()
+            if each.sizes == each.shape and (key[0] in in_parts or mixed.get(key[0], rank) != rank)
+        ]
         for rank in wholes:
             loads[rank] += those[rank].size_bytes
             names[rank][key] = own_name(rank, *key)
@@ -74,9 +80,27 @@ def share_out(claims: Sequence[Sequence[Claim]], apart: frozenset[ChunkKey] = fr
     return Division(names, alike)
 
 
+def _first_of_several_kinds(claims: Sequence[Sequence[Claim]]) -> dict[str, int]:
+    """Names under which ranks hold what can be no one thing, tensors of several dims or something else, and which
+    rank is the first that holds it.
+    """
+    kinds: dict[str, set[tuple[object, ...]]] = {}
+    first: dict[str, int] = {}
+    for rank, held in enumerate(claims):
+        for claim in held:
+            if claim.sizes == claim.shape:
+                kinds.setdefault(claim.name, set()).add((bool(claim.dtype), claim.offsets))
+                first.setdefault(claim.name, rank)
+    return {name: rank for name, rank in first.items() if len(kinds[name]) > 1}
+
+
 def _can_be_one(claims: Sequence[Claim]) -> bool:
     """Whether what several ranks hold may be the same."""
     return len({each.form for each in claims}) == 1 and not any(each.is_local for each in claims)
+
+
+_Word = tuple[bytes, str, tuple[str, str, str] | None]
+"""Digests of a rank's claims and of its settings, and what it cannot store: field, value and fix."""
 
 
 class _Held(msgspec.Struct, frozen=True):
@@ -117,6 +141,7 @@ class Shares:
         self._everything: list[_Held] = []
         self._apart: frozenset[ChunkKey] = frozenset()
         self._share = Share()
+        self._storable = Storable()
 
     def agree(self, look: Look) -> Share:
         """Collective. Costs two tiny exchanges and a look at all that several ranks hold, while nobody's state has
@@ -136,23 +161,27 @@ class Shares:
 
     def settle(self, look: Look) -> None:
         """The same, but for the content: who would store what. Collective; raises as `agree`."""
+        fault = self._storable.fault(look.objects)
         if look.generation != self._generation:
             self._generation = look.generation
             self._held = msgspec.msgpack.encode(_Held(look.claims(), look.members()))
             self._digest = manifest.hash_block(self._held).encode()
         settings = msgspec.msgpack.encode(look.settings())
-        said = self._group.exchange(msgspec.msgpack.encode((self._digest, manifest.hash_block(settings))))
-        digests = [msgspec.msgpack.decode(each) for each in said]
-        if len({found for _, found in digests}) > 1:
+        word = msgspec.msgpack.encode((self._digest, manifest.hash_block(settings), fault))
+        said = [msgspec.msgpack.decode(each, type=_Word) for each in self._group.exchange(word)]
+        for rank, (_, _, problem) in enumerate(said):
+            if problem is not None:
+                name, value, fix = problem
+                raise InvalidInput(Problem(field=name, value=f"rank {rank}: {value}", fix=fix))
+        if len({found for _, found, _ in said}) > 1:
             told = self._group.exchange(settings)
             groups.require_alike([msgspec.msgpack.decode(each, type=dict[str, str]) for each in told])
-        shapes = [shape for shape, _ in digests]
+        shapes = [shape for shape, _, _ in said]
         if shapes != self._digests:
             self._everything = [
                 msgspec.msgpack.decode(each, type=_Held) for each in self._group.exchange(self._held)
             ]
-            division = self._divide()
-            self._require_storable(look, division)
+            self._require_whole(self._divide())
             self._digests = shapes
 
     def agreed(self, look: Look) -> Share | None:
@@ -204,39 +233,15 @@ class Shares:
         self._apart = frozenset(apart)
         self._divide()
 
-    def _require_storable(self, look: Look, division: Division) -> None:
-        """Raises InvalidInput, on every rank alike, for what no save could store. Collective."""
-        said = self._group.exchange(self._fault(look, division).encode())
-        for rank, fault in enumerate(said):
-            if fault:
-                name, value, fix = msgspec.json.decode(fault, type=tuple[str, str, str])
-                raise InvalidInput(Problem(field=name, value=f"rank {rank}: {value}", fix=fix))
-
-    def _fault(self, look: Look, division: Division) -> str:
-        """As this rank sees it; rank 0 looks at what all of them have together."""
-        for name, value in look.objects.items():
-            if groups.as_text(value):
-                continue
-            try:
-                archive.unpack_object(archive.pack_object(value))
-            except Exception as error:
-                fix = "give it a state_dict() of plain values and tensors"
-                known = f"{type(value).__name__}: {error}".partition("\n")[0]
-                return _fault_text(name, known, fix)
-        if self._group.rank == 0:
-            try:
-                merge(
-                    _listing(held.claims, names)
-                    for held, names in zip(self._everything, division.names, strict=True)
-                )
-            except SaveFailed as error:
-                fix = "shard a tensor over one mesh on all ranks, or give it a name of its own on each"
-                return _fault_text("state", str(error), fix)
-        return ""
-
-
-def _fault_text(name: str, value: str, fix: str) -> str:
-    return msgspec.json.encode((name, value, fix)).decode()
+    def _require_whole(self, division: Division) -> None:
+        """Raises InvalidInput where what the ranks hold cannot be one state: every rank sees the same."""
+        try:
+            merge(
+                _listing(held.claims, names) for held, names in zip(self._everything, division.names, strict=True)
+            )
+        except SaveFailed as error:
+            fix = "shard a tensor over one mesh on all ranks, or give it a name of its own on each"
+            raise InvalidInput(Problem(field="state", value=str(error), fix=fix)) from error
 
 
 def unequal(said: Sequence[Mapping[str, str]]) -> frozenset[str]:

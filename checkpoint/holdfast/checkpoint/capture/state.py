@@ -10,7 +10,8 @@ random.pass.rank-00003.<source>  the same, as the pass over the data that is und
 own.rank-00003.<name>         what of the above rank 3 holds in other content than the rank that stores <name>
 loop                          one object, of a loop that counts its steps by itself
 asked                         one object: what the script had asked for of the settings that are in force
-keys                          one object: the keys of dictionaries, where some are no text
+outline                       one object: which names of model, optimizer and extra the rank holds, in their order
+keys                          in older checkpoints one object: the keys of dictionaries, where some are no text
 
 In a world of another size the data's own state means nothing, and is not taken. Only data that says that it
 `counts_globally` takes one: rank r that of rank (r mod saved size). All other data, and in any world data without
@@ -37,10 +38,11 @@ from holdfast.checkpoint.capture.loopplace import LoopPlace
 from holdfast.checkpoint.format.nested import Flat, flatten
 from holdfast.checkpoint.format.wrappers import unwrapped
 
-SCHEDULER, SCALER, KEYS = "scheduler", "scaler", "keys"
+SCHEDULER, SCALER, OUTLINE, KEYS = "scheduler", "scaler", "outline", "keys"
 _GENERATOR: Final = re.compile(r"random\.(?:pass\.)?rank-(\d+)\.(.+)")
 _OBJECT: Final = re.compile(
-    rf"{SCHEDULER}|{SCALER}|{KEYS}|{loopplace.NAME}|{asked.NAME}|(data|equivalence)\.rank-\d+|own\.rank-\d.*"
+    rf"{SCHEDULER}|{SCALER}|{OUTLINE}|{KEYS}|{loopplace.NAME}|{asked.NAME}"
+    r"|(data|equivalence)\.rank-\d+|own\.rank-\d.*"
 )
 
 
@@ -126,8 +128,11 @@ class TrainingState:
 
     def flat(self, rank: int) -> Flat:
         """All of it, as rank `rank` saves it."""
-        trained, own = flatten(self._trained()), self.own(rank)
-        return Flat({**trained.values, **own.values}, {**trained.paths, **own.paths}, [*trained.keys, *own.keys])
+        state = self._trained()
+        trained, optimizer = flatten(state), state["optimizer"]
+        if optimizer and optimizerstate.is_usual(optimizer):
+            del trained.outline["optimizer"][optimizerstate.GROUPS]  # those have a way of their own
+        return trained.beside(self.own(rank))
 
     def own(self, rank: int) -> Flat:
         """What neither the model nor the optimizer holds."""
@@ -148,7 +153,7 @@ class TrainingState:
             whole[asked.NAME] = self.settings.state_dict()
         for source, tensor in randomness.capture().items():
             whole[random_prefix(rank) + source] = tensor
-        return Flat(whole, {name: flat.paths.get(name, (name,)) for name in whole}, flat.keys)
+        return Flat(whole, {name: flat.paths.get(name, (name,)) for name in whole}, flat.outline)
 
     def load_sharded(self, state: dict[str, Any]) -> None:
         """The reverse of `sharded`."""
@@ -163,9 +168,9 @@ class TrainingState:
                 load_extra(each, state["extra"][name])
 
 
-def load_extra(extra: Stateful, saved: Mapping[Any, Any]) -> None:
+def load_extra(extra: Stateful, saved: Any) -> None:
     """An optimizer has back what it is given, in the dtypes it was saved in."""
     if isinstance(extra, Optimizer):
         optimizerstate.load_numbered(extra, saved)
     else:
-        extra.load_state_dict(dict(saved))
+        extra.load_state_dict(saved)

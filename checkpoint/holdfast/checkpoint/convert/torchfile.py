@@ -19,7 +19,7 @@ from holdfast.checkpoint.capture.state import objects_among
 from holdfast.checkpoint.convert.content import Contents, Shape, Source, bytes_of, fresh
 from holdfast.checkpoint.errors import Unfit
 from holdfast.checkpoint.format.archive import open_archive
-from holdfast.checkpoint.format.nested import flatten, nest
+from holdfast.checkpoint.format.nested import flatten, has_text_alone, nest
 
 _RENAMED = "keys that are numbers have become text, as torch.distributed.checkpoint does it"
 
@@ -58,7 +58,9 @@ class TorchSource:
             and not value.is_quantized
         }
         objects = tuple(name for name in self._values if name not in tensors)
-        self.contents = Contents(tensors, objects, flat.paths, remarks=(_RENAMED,) if flat.keys else ())
+        self.contents = Contents(
+            tensors, objects, flat.paths, remarks=() if has_text_alone(flat.outline) else (_RENAMED,)
+        )
 
     def tensor(self, name: str) -> torch.Tensor:
         value = self._values[name]

@@ -21,13 +21,14 @@ from torch.utils.serialization import config
 
 from holdfast.api.torchnames import TorchName
 from holdfast.checkpoint.format.index import Index, StoredTensor
+from holdfast.checkpoint.format.nested import NUMBERS
 
 _RECORD = "data/0"
 # What NumPy's numbers and arrays of numbers are unpacked with: a learning rate is often one of its numbers.
 _NUMPY: Final[list[Any]] = [
     *(each.__reduce__()[0] for each in (np.float64(0), np.zeros(1))),
     *(np.ndarray, np.dtype, bytes),
-    *(type(np.dtype(each)) for each in "?bhilqBHILQefdFD"),
+    *(type(np.dtype(each)) for each in NUMBERS),
 ]
 StorageInfo = _StorageInfo
 _SETTINGS: Any = config  # torch installs its methods at run time, where no type checker sees them
@@ -71,6 +72,28 @@ def frame(dtype: torch.dtype, sizes: tuple[int, ...]) -> Frame:
         size = os.fstat(file.fileno()).st_size
         before, after = os.pread(file.fileno(), start, 0), os.pread(file.fileno(), size - end, end)
     return Frame(before=before, payload_bytes=payload_bytes, after=after)
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """An object that was packed when it had last changed. `content` is the same for equal ones on two ranks."""
+
+    content: bytes
+    archive: bytes
+
+
+def packed(value: object) -> Packed:
+    """Of nested dictionaries and lists, of which the order counts."""
+    return Packed(content_of(value), pack_object(value))
+
+
+def content_of(value: object) -> bytes:
+    """The same for equal nested dictionaries and lists, which must not contain themselves."""
+    into = io.BytesIO()
+    pickler = pickle.Pickler(into)
+    pickler.fast = True  # Else what is one object twice is another content than two equal ones.
+    pickler.dump(value)
+    return into.getvalue()
 
 
 def pack_object(value: object) -> bytes:

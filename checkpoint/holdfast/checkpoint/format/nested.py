@@ -2,14 +2,16 @@
 
 A dictionary is nested, and so is a list with a tensor or a dictionary anywhere in it. All else is one object:
 plain lists, tuples, empty dictionaries. Names are joined with dots; but for what is empty they are those that
-torch.distributed.checkpoint gives. Keys that are no text become text in names; `keys` says what they were.
+torch.distributed.checkpoint gives. Keys that are no text become text in names; the outline has them as they are.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import torch
 
 from holdfast.api.errors import InvalidInput, Problem
@@ -17,30 +19,39 @@ from holdfast.api.errors import InvalidInput, Problem
 NamePath = tuple[str | int, ...]
 """How a name is nested: text is a key, a number a place in a list."""
 Keys = list[tuple[NamePath, list[object]]]
-_PLAIN = (type(None), bool, int, float, str)
+"""As older checkpoints have them: the path of each dictionary with keys that are no text, and all its keys."""
+Outline = dict[Any, Any]
+"""The same nest with None in place of each value: its lists, and its dictionaries with their keys as they are, in
+their order.
+"""
+_OF_KEYS: Final = frozenset(
+    (str, int, float, bool, complex, bytes, type(None), torch.Size, torch.dtype, torch.device)
+)
+NUMBERS: Final = "?bhilqBHILQefdFD"
+"""Those of NumPy that load without code, by its characters."""
+_KEPT: Final = (OrderedDict, Counter)  # Kinds of dictionaries that load without code.
 _CONTRADICTION = "its path in the checkpoint contradicts another's; the checkpoint was written by something else"
 
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """Values and paths by flat name. `keys` has the path of each dictionary with keys that are no text, and all
-    its keys in their order; what a dictionary is in comes before it.
-    """
+    """Values and paths by flat name, and the outline."""
 
     values: dict[str, object] = field(default_factory=dict)
     paths: dict[str, NamePath] = field(default_factory=dict)
-    keys: Keys = field(default_factory=list)
+    outline: Outline = field(default_factory=dict)
+
+    def beside(self, other: "Flat") -> "Flat":
+        """Both, of which no name is the other's."""
+        return Flat(
+            {**self.values, **other.values}, {**self.paths, **other.paths}, {**self.outline, **other.outline}
+        )
 
 
 def flatten(state: Mapping[Any, object]) -> Flat:
-    """Raises InvalidInput when two values would get the same name."""
+    """Raises InvalidInput when two values would get the same name, and for a key that cannot be stored."""
     flat = Flat()
-    for path, value in _leaves(state, (), flat.keys):
-        name = joined(path)
-        if name in flat.values:
-            fix = "rename one of the two that have this name when their keys are joined with dots"
-            raise InvalidInput(Problem(field="name", value=name, fix=fix))
-        flat.values[name], flat.paths[name] = value, path
+    flat.outline.update(_outlined(state, (), flat))
     return flat
 
 
@@ -50,7 +61,9 @@ def joined(path: NamePath) -> str:
 
 
 def nest(values: Mapping[str, object], paths: Mapping[str, NamePath], keys: Keys | None = None) -> dict[Any, Any]:
-    """The reverse; without `keys`, all keys are text. Raises InvalidInput when paths contradict each other."""
+    """The reverse, by paths alone; without `keys`, all keys are text. Raises InvalidInput when paths contradict
+    each other.
+    """
     root: dict[Any, Any] = {}
     for name, value in values.items():
         path = paths.get(name, (name,))
@@ -79,17 +92,66 @@ def nest(values: Mapping[str, object], paths: Mapping[str, NamePath], keys: Keys
     return root
 
 
-def _leaves(value: object, path: NamePath, keys: Keys) -> Iterator[tuple[NamePath, object]]:
+def filled(outline: Any, value_of: Callable[[NamePath], object], way: NamePath = ()) -> Any:
+    """The nest that has this outline, a part of a state that begins at `way`, of the values of each path."""
+    if isinstance(outline, dict):
+        whole = _empty(outline)
+        whole.update({key: filled(below, value_of, (*way, str(key))) for key, below in outline.items()})
+        return whole
+    if isinstance(outline, list):
+        return [filled(below, value_of, (*way, place)) for place, below in enumerate(outline)]
+    return value_of(way)
+
+
+def names_in(outline: Any, way: NamePath = ()) -> list[str]:
+    """The flat names of all that it has, in its order."""
+    names: list[str] = []
+
+    def found(path: NamePath) -> None:
+        names.append(joined(path))
+
+    filled(outline, found, way)
+    return names
+
+
+def has_text_alone(outline: Any) -> bool:
+    """Whether all its keys are text."""
+    if isinstance(outline, dict):
+        return all(isinstance(key, str) and has_text_alone(below) for key, below in outline.items())
+    return not isinstance(outline, list) or all(map(has_text_alone, outline))
+
+
+def _outlined(value: object, path: NamePath, flat: Flat) -> Any:
     if isinstance(value, Mapping) and (value or not path):
-        if not all(isinstance(key, str) for key in value) and all(isinstance(key, _PLAIN) for key in value):
-            keys.append((path, list(value)))
+        outline = _empty(value)
         for key, each in value.items():
-            yield from _leaves(each, (*path, str(key)), keys)
-    elif isinstance(value, list) and _is_nested(value):
-        for place, each in enumerate(value):
-            yield from _leaves(each, (*path, place), keys)
-    else:
-        yield path, value
+            if type(key) is not str:
+                _require_storable(key, path)
+            outline[key] = _outlined(each, (*path, str(key)), flat)
+        return outline
+    if isinstance(value, list) and _is_nested(value):
+        return [_outlined(each, (*path, place), flat) for place, each in enumerate(value)]
+    name = joined(path)
+    if name in flat.values:
+        fix = "rename one of the two that have this name when their keys are joined with dots"
+        raise InvalidInput(Problem(field="name", value=name, fix=fix))
+    flat.values[name], flat.paths[name] = value, path
+    return None
+
+
+def _empty(like: Mapping[Any, Any]) -> Any:
+    return type(like)() if type(like) in _KEPT else {}
+
+
+def _require_storable(key: object, path: NamePath) -> None:
+    if type(key) in _OF_KEYS or (isinstance(key, np.generic) and key.dtype.char in NUMBERS):
+        return
+    if type(key) is tuple:
+        for each in key:
+            _require_storable(each, path)
+        return
+    fix = "use keys that are text, numbers, None or tuples of them: the value of an enum and not the enum"
+    raise InvalidInput(Problem(field=joined(path), value=f"key {key!r} of {type(key).__name__}", fix=fix))
 
 
 def _is_nested(value: object) -> bool:

@@ -68,9 +68,9 @@ class VerifiedFile:
         finally:
             file.close()
 
-    def read(self, offset: int, length_bytes: int) -> bytearray:
-        """Raises Damaged when the bytes are not those that were written, or beyond the end of the file, and
-        OSError when they cannot be read now.
+    def read(self, offset: int, length_bytes: int, blocks: BlockSource | None = None) -> bytearray:
+        """A damaged block is had from `blocks`, where they have it. Raises Damaged when the bytes are not those
+        that were written, or beyond the end of the file, and OSError when they cannot be read now.
         """
         end = offset + length_bytes
         if offset < 0 or end > self.record.size_bytes:
@@ -81,7 +81,7 @@ class VerifiedFile:
             if self._kept is None or self._kept[0] != number:
                 memory = memoryview(bytearray(self.size_of(number)))
                 with self.opened() as file:
-                    self.load(file, number, memory, NoSource(), Tally())
+                    self.load(file, number, memory, blocks or NoSource(), Tally())
                 self._kept = (number, memory)
             found += self._kept[1][max(offset - start, 0) : end - start]
         return found

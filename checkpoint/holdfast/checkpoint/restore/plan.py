@@ -12,9 +12,10 @@ from torch.optim import Optimizer
 from holdfast.checkpoint.capture import asked, groups, loopplace, optimizerstate, randomness
 from holdfast.checkpoint.capture.allowed import NOTHING, Allowed
 from holdfast.checkpoint.capture.dataplace import Stateful
-from holdfast.checkpoint.capture.shard import Boxes, Shard, shard_of
+from holdfast.checkpoint.capture.shard import Boxes, Shard, is_in_chunks, shard_of
 from holdfast.checkpoint.capture.state import (
     KEYS,
+    OUTLINE,
     SCALER,
     SCHEDULER,
     TrainingState,
@@ -26,15 +27,14 @@ from holdfast.checkpoint.capture.state import (
 from holdfast.checkpoint.errors import Unfit
 from holdfast.checkpoint.format import archive
 from holdfast.checkpoint.format.index import Box
-from holdfast.checkpoint.format.nested import Keys, NamePath, flatten
+from holdfast.checkpoint.format.nested import Keys, NamePath, Outline, flatten, names_in
 from holdfast.checkpoint.format.wrappers import unwrapped
 from holdfast.checkpoint.restore.blocks import Wants
-from holdfast.checkpoint.restore.shape import EXTRA, OPTIMIZER, Shapes
+from holdfast.checkpoint.restore.shape import EXTRA, MODEL, OPTIMIZER, Shapes
 from holdfast.checkpoint.restore.stored import StoredCheckpoint
 from holdfast.checkpoint.restore.strip import Target
 
 _SHOWN = 5  # Names of a kind: enough to see what they have in common.
-MODEL = "model"
 _ROOTS = (f"{MODEL}.", f"{OPTIMIZER}.", f"{EXTRA}.")
 _EXTRA_STATE = "_extra_state"  # what torch.nn.Module calls it; source: torch/nn/modules/module.py
 _IMMUTABLE = (type(None), bool, int, float, str)
@@ -53,9 +53,13 @@ class Fitting:
     differs.
     """
 
-    def __init__(self, checkpoint: StoredCheckpoint, allowed: Allowed = NOTHING) -> None:
+    def __init__(
+        self, checkpoint: StoredCheckpoint, allowed: Allowed = NOTHING, held: Iterable[str] | None = None
+    ) -> None:
+        """`held` are the names that this rank held when it was saved; None: nobody knows."""
         self._checkpoint = checkpoint
         self._allowed = allowed
+        self._held = None if held is None else frozenset(held)
         self.kept: list[str] = []
         self.missing: list[str] = []
         self.misfits: list[str] = []
@@ -124,6 +128,17 @@ class Fitting:
             and not self._allowed.may_leave(name)
         ]
 
+    def own_left_over(self) -> list[str]:
+        """Those of them that this rank had, as far as that is known. All else is for other ranks to ask for."""
+        return [name for name in self.left_over() if self._held is None or name in self._held]
+
+    def lost(self) -> list[str]:
+        """Those of them that this rank held of a further object in other content than other ranks."""
+        apart = self._checkpoint.apart
+        return [
+            name for name in self.own_left_over() if self._held and name in apart and name.startswith(f"{EXTRA}.")
+        ]
+
 
 def refuse_left_over(checkpoint: str, names: Sequence[str]) -> None:
     """Raises Unfit for what no rank asked for, with the way out; for none of it nothing."""
@@ -150,7 +165,8 @@ class Regrouping:
     A group keeps its own parameters, and what it has that none had (`kept`). Where they were is known once the
     saved lists were read, so all saved groups are read, beside the state; they are small. `members` are the lists
     of this rank, `own` the places of all else that its groups have; `lists` and `saved` are those of the
-    checkpoint, to be read. `sources` are the saved groups of each group's parameters, once that is known.
+    checkpoint, to be read. `sources` are the saved groups of each group's parameters, once that is known, and
+    `left_over` the names of those that are none's.
     """
 
     members: dict[str, Sequence[str]] = field(default_factory=dict)
@@ -159,6 +175,7 @@ class Regrouping:
     saved: dict[str, Target | torch.Tensor] = field(default_factory=dict)
     kept: list[str] = field(default_factory=list)
     sources: dict[str, list[str]] = field(default_factory=dict)
+    left_over: list[str] = field(default_factory=list)
 
     def settle(self, unpack: Callable[[str, Target], object]) -> list[tuple[Place, object]]:
         """Where what belongs, once all was read. Raises Unfit when parameters that are in one group were saved in
@@ -182,6 +199,9 @@ class Regrouping:
             # Where nobody has saved the list of another stage of a pipeline, there is only the number to go by.
             self.sources[number] = of_members.get(number) or [number]
             found += self._settings(number, self.sources[number], values)
+        taken = {source for each in self.sources.values() for source in each}
+        saved = dict.fromkeys(map(groups.number_of, (*self.lists, *self.saved)))
+        self.left_over.extend(f"{groups.PREFIX}{number}" for number in saved if number not in taken)
         return found
 
     def _settings(
@@ -246,12 +266,14 @@ class Plan:
     checkpoint: StoredCheckpoint
     wants: Wants
     sharded: dict[str, Any]
+    outline: Outline | Keys = field(default_factory=list)
     objects: list[tuple[NamePath, str, Target]] = field(default_factory=list)
     regrouping: Regrouping = field(default_factory=Regrouping)
     loads: list[tuple[Stateful, str, Target]] = field(default_factory=list)
     begun: dict[str, torch.Tensor] = field(default_factory=dict)
     random: dict[str, torch.Tensor] = field(default_factory=dict)
     left_over: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)
 
@@ -265,6 +287,7 @@ class Plan:
         plan, fitting = cls.looked_at(checkpoint, state, rank, world_size)
         fitting.finish()
         plan.left_over = fitting.left_over()
+        plan.lost = fitting.lost()
         return plan
 
     @classmethod
@@ -275,8 +298,15 @@ class Plan:
         name by name, and Damaged.
         """
         checkpoint = checkpoint.seen_by(rank, world_size or checkpoint.manifest.world_size)
-        plan = cls(checkpoint=checkpoint, wants=Wants(checkpoint.map), sharded=state.sharded())
-        fitting = Fitting(checkpoint, state.allowed)
+        plan = cls(
+            checkpoint=checkpoint,
+            wants=Wants(checkpoint.map),
+            sharded=state.sharded(),
+            outline=_outline(checkpoint),
+        )
+        is_same_world = world_size in (None, checkpoint.manifest.world_size)
+        held = names_in(plan.outline) if is_same_world and isinstance(plan.outline, dict) else None
+        fitting = Fitting(checkpoint, state.allowed, held)
         plan._add_model(fitting)
         plan._take_shape(state, fitting, world_size)
         plan._add_optimizer_and_extra(fitting)
@@ -298,7 +328,7 @@ class Plan:
 
         def unpack_object(name: str, target: Target) -> object:
             found = unpack(name, target)
-            if isinstance(found, torch.Tensor):
+            if is_in_chunks(found):
                 raise Unfit(f"{name} in {self.checkpoint.name} is a tensor that is said to be an object")
             return found
 
@@ -325,19 +355,11 @@ class Plan:
 
     def _add_model(self, fitting: Fitting) -> None:
         """What modules keep beside their tensors may be larger than in a fresh one, or another kind of value."""
-        model, shapes = self.sharded[MODEL], Shapes(self.checkpoint, self._keys(), {})
+        model, shapes = self.sharded[MODEL], Shapes(self.checkpoint, self.outline, {})
         for name, held in model.items():
             if name.endswith(_EXTRA_STATE) and shapes.has(f"{MODEL}.{name}"):
                 model[name] = shapes.whole(f"{MODEL}.{name}", held)
         self._add_sharded(fitting, {MODEL: model})
-
-    def _keys(self) -> Keys:
-        """Those of dictionaries with keys that are no text. Raises Unfit when they are something else."""
-        found = self.checkpoint.read_object(KEYS) if self.checkpoint.has_object(KEYS) else []
-        try:
-            return msgspec.convert(found, Keys)
-        except msgspec.ValidationError as error:
-            raise Unfit(f"{KEYS} in {self.checkpoint.name} is not what a save writes: {error}") from error
 
     def _take_shape(self, state: TrainingState, fitting: Fitting, world_size: int | None) -> None:
         """That of what was saved of the optimizer and further objects. Of a parameter that is not restored, what
@@ -346,29 +368,30 @@ class Plan:
         known = optimizerstate.named_parameters(state.model)
         kept = {name.removeprefix(f"{MODEL}.") for name in fitting.kept}
         parameters = {name: each for name, each in known.items() if name not in kept}
-        shapes = Shapes(self.checkpoint, self._keys(), parameters, world_size=world_size)
+        shapes = Shapes(self.checkpoint, self.outline, parameters, world_size=world_size)
         if known:
             numbered = optimizerstate.numbered(state.optimizer)
-            self.sharded[OPTIMIZER] = shapes.optimizer(self.sharded[OPTIMIZER], numbered)
+            trained = optimizerstate.parameters_of(state.model, state.optimizer).keys() & parameters.keys()
+            self.sharded[OPTIMIZER] = shapes.optimizer(self.sharded[OPTIMIZER], numbered, trained)
         extra = {}
         for name, held in self.sharded.pop(EXTRA, {}).items():
             if shapes.has(f"{EXTRA}.{name}"):
                 own = state.extra[name]
                 numbered = optimizerstate.numbered(own) if isinstance(own, Optimizer) else []
                 extra[name] = shapes.whole(f"{EXTRA}.{name}", held, numbered)
-                self._compare_extra(fitting, {EXTRA: {name: held}})
+                self._compare_extra(fitting, {EXTRA: {name: held}}, {EXTRA: {name: extra[name]}})
             else:
                 self.kept.append(f"{EXTRA}.{name}")
         if extra:
             self.sharded[EXTRA] = extra
 
-    def _compare_extra(self, fitting: Fitting, held: Mapping[str, Any]) -> None:
+    def _compare_extra(self, fitting: Fitting, held: Mapping[str, Any], given: Mapping[str, Any]) -> None:
         """What is shown of a further object and was not saved. It is given what was saved all the same, but for
         sharded tensors: those are asked for.
         """
+        saved = flatten(given).values
         for name, value in flatten(held).values.items():
-            is_empty = isinstance(value, Mapping)
-            if is_empty or self.checkpoint.has_tensor(name) or self.checkpoint.has_object(name):
+            if isinstance(value, Mapping) or name in saved:  # what is empty shows nothing
                 continue
             shard = shard_of(name, value) if isinstance(value, DTensor) else None
             if shard is not None:
@@ -395,11 +418,11 @@ class Plan:
             if groups.is_list(name):
                 self.regrouping.members[name] = cast(Sequence[str], value)
                 continue
-            shard = shard_of(name, value, boxes) if isinstance(value, torch.Tensor) else None
+            shard = shard_of(name, value, boxes) if is_in_chunks(value) else None
             if name.startswith(groups.PREFIX):
                 self.regrouping.own[name] = shard or flat.paths[name]
                 continue
-            if isinstance(value, torch.Tensor):
+            if is_in_chunks(value):
                 fits = shard is not None and fitting.tensor(name, shard)
             else:
                 fits = fitting.object(name)
@@ -437,6 +460,20 @@ class Plan:
         target = Target.of_bytes(strips[0][1].row_bytes)
         self.wants.add(target, strips)
         return target
+
+
+def _outline(checkpoint: StoredCheckpoint) -> Outline | Keys:
+    """That of the rank that this one follows; of an older checkpoint the keys of dictionaries where some are no
+    text. Raises Unfit when it is something else.
+    """
+    name = OUTLINE if checkpoint.has_object(OUTLINE) else KEYS
+    found = checkpoint.read_object(name) if checkpoint.has_object(name) else []
+    if name == OUTLINE and isinstance(found, dict):
+        return found
+    try:
+        return msgspec.convert(None if name == OUTLINE else found, Keys)
+    except msgspec.ValidationError as error:
+        raise Unfit(f"{name} in {checkpoint.name} is not what a save writes: {error}") from error
 
 
 def _whole(shape: tuple[int, ...]) -> Box:

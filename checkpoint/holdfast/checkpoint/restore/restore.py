@@ -44,22 +44,24 @@ class _Finding(StrEnum):
 
 
 class _Word(msgspec.Struct, frozen=True):
-    """What one rank says of a candidate it has read."""
+    """What one rank says of a candidate it has read, and which of the saved groups are none of its own."""
 
     finding: _Finding = _Finding.INTACT
     reason: str = ""
     healed: tuple[str, ...] = ()
+    left_over: tuple[str, ...] = ()
 
 
 class _Offer(msgspec.Struct, frozen=True):
     """What one rank says of a candidate it has opened: which checkpoint it sees, by a hash, what it needs, and
-    what it does not ask for, by hashes of the names.
+    what it does not ask for, by hashes of the names, and which of that no other rank can.
     """
 
     word: _Word
     checkpoint: str = ""
     demand: Demand | None = None
     left_over: frozenset[bytes] = frozenset()
+    lost: tuple[str, ...] = ()
 
 
 _WORDS = msgspec.msgpack.Decoder(_Word)
@@ -140,13 +142,15 @@ class Restorer:
         """The plan, what all ranks need, and why the candidate is passed over if it is. Touches nothing."""
         group = self._group
         plan = _attempt(
-            candidate.name, lambda: Plan.of(candidate.open(), self._state, group.rank, group.world_size)
+            candidate.name,
+            lambda: Plan.of(candidate.open().healed_by(self._blocks), self._state, group.rank, group.world_size),
         )
         if isinstance(plan, _Word):
             offer = _Offer(word=plan)
         else:
             left_over = frozenset(map(_hash, plan.left_over))
-            offer = _Offer(_Word(), plan.checkpoint.digest(), plan.wants.demand(self._host), left_over)
+            demand = plan.wants.demand(self._host)
+            offer = _Offer(_Word(), plan.checkpoint.digest(), demand, left_over, tuple(plan.lost))
         heard = [_OFFERS.decode(each) for each in self._group.exchange(msgspec.msgpack.encode(offer))]
         reason = _agree([each.word for each in heard])
         if reason is not None or isinstance(plan, _Word):
@@ -156,7 +160,9 @@ class Restorer:
                 raise Unavailable(f"rank {rank} and rank 0 see two different checkpoints at {candidate.name}")
         # Stages of a pipeline ask for parts: what nobody asks for would be lost without a word.
         by_nobody = frozenset.intersection(*(each.left_over for each in heard))
-        refuse_left_over(candidate.name, [name for name in plan.left_over if _hash(name) in by_nobody])
+        unclaimed = [name for name in plan.left_over if _hash(name) in by_nobody]
+        lost = sorted({name for each in heard for name in each.lost} - set(unclaimed))
+        refuse_left_over(candidate.name, [*unclaimed, *lost])
         return plan, [each.demand for each in heard if each.demand is not None], None
 
     def _read(
@@ -171,11 +177,16 @@ class Restorer:
             return plan.unpack()
 
         taken = _attempt(plan.checkpoint.name, unpack)
-        word = taken if isinstance(taken, _Word) else _Word(healed=tuple(tally.healed))
+        left_over = [each for each in plan.regrouping.left_over if not self._state.allowed.may_leave(each)]
+        said = _Word(healed=tuple(tally.healed), left_over=tuple(left_over))
+        word = taken if isinstance(taken, _Word) else said
         heard = [_WORDS.decode(each) for each in self._group.exchange(msgspec.msgpack.encode(word))]
         reason = _agree(heard)
         if reason is not None or isinstance(taken, _Word):
             return None, reason
+        refuse_left_over(
+            plan.checkpoint.name, [each for each in left_over if all(each in other.left_over for other in heard)]
+        )
         plan.apply(taken, self._state)
         if self._group.rank == 0:
             _tell(plan)

@@ -6,93 +6,144 @@ consist of is read off the checkpoint. A tensor that is held already, of the sam
 another one is made like a parameter of that name or number where it has its shape, sharded as that is.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
 
 import torch
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, zeros
 
-from holdfast.checkpoint.capture import groups
-from holdfast.checkpoint.capture.optimizerstate import STATE
+from holdfast.checkpoint.capture.optimizerstate import GROUPS, STATE
 from holdfast.checkpoint.errors import Unfit
-from holdfast.checkpoint.format.nested import Keys, NamePath, flatten, joined, nest
+from holdfast.checkpoint.format.nested import (
+    Keys,
+    NamePath,
+    Outline,
+    filled,
+    flatten,
+    joined,
+    names_in,
+    nest,
+)
 from holdfast.checkpoint.format.wrappers import unwrapped
 from holdfast.checkpoint.restore.stored import StoredCheckpoint
 
-OPTIMIZER, EXTRA = "optimizer", "extra"
+MODEL, OPTIMIZER, EXTRA = "model", "optimizer", "extra"
+_NOTHING: Final = object()
 
 
 class Shapes:
-    """Nested state as `checkpoint` has it, of tensors of this rank; objects are None until they are read."""
+    """Nested state as `checkpoint` has it, of tensors of this rank; objects are empty until they are read."""
 
     def __init__(
         self,
         checkpoint: StoredCheckpoint,
-        keys: Keys,
+        outline: Outline | Keys,
         parameters: Mapping[str, torch.Tensor],
         *,
         world_size: int | None = None,
     ) -> None:
-        """`keys` are those that were saved. `parameters` are the model's on this rank of a world of that size
-        (None: the saved one), by name.
+        """`outline` is that of the rank that this one follows; of an older checkpoint it is the keys that were
+        saved. `parameters` are the model's on this rank of a world of that size (None: the saved one), by name.
         """
         saved = checkpoint.manifest.world_size
         self._is_same_world = world_size in (None, saved)
         self._checkpoint = checkpoint
-        self._keys = keys
+        self._outline = outline if isinstance(outline, dict) else None
+        self._keys = outline if isinstance(outline, list) else []
         self._parameters = parameters
         first = next(iter(parameters.values()), None)
         self._device = first.device if first is not None else torch.device("cpu")
 
-    def optimizer(self, held: Mapping[str, Any], numbered: Sequence[torch.Tensor]) -> dict[str, Any]:
-        """Of the parameters that are `numbered`. But for the settings of its groups, which are as `held`: those
-        have a way of their own.
+    def optimizer(
+        self, held: Mapping[str, Any], numbered: Sequence[torch.Tensor], trained: Collection[str]
+    ) -> dict[str, Any]:
+        """Of the parameters that are `numbered`, of the names `trained`. But for the settings of its groups, which
+        are as `held`: those have a way of their own.
         """
-        names = [each for each in self._names(OPTIMIZER) if not each.startswith(groups.PREFIX)]
-        # Of parameters of another stage of a pipeline this rank has nothing.
-        own = [name for name in names if self._is_own(self._path(name))]
+        whole = self._below(OPTIMIZER)
+        whole = dict(whole) if isinstance(whole, dict) else {}
+        whole.pop(GROUPS, None)
+        if isinstance(state := whole.get(STATE), dict):
+            whole[STATE] = self._state_of(state, trained)
         settings = {key: value for key, value in held.items() if key != STATE}
-        return {**settings, **self._nested(OPTIMIZER, held, own, numbered)}
+        found = self._filled(whole, (OPTIMIZER,), held, numbered)
+        return {**settings, **{key: value for key, value in found.items() if key != STATE or value}}
+
+    def _state_of(self, state: Outline, trained: Collection[str]) -> Outline:
+        """The outline of what is kept of each of the parameters `trained`, and of what is no parameter's. What the
+        rank held of a parameter is that; of one that it did not have, it is what any rank held.
+        """
+        known = self._outline.get(MODEL) if self._outline is not None and self._is_same_world else None
+        own = known if isinstance(known, dict) else {}
+        everywhere = self._by_names(OPTIMIZER)
+        by_any = everywhere.get(STATE, {}) if isinstance(everywhere, dict) else {}
+        found: Outline = {}
+        for key, below in (state | by_any | state).items():
+            is_parameter = key in trained
+            if is_parameter and key in own and key not in state:
+                continue  # this rank had it, and nothing of it
+            if not is_parameter and (self._is_of_model(key) or key not in state):
+                continue
+            other = by_any.get(key)
+            is_all = key in own or set(names_in(below)) >= set(names_in(other))
+            found[key] = below if is_all else other
+        return found
+
+    def _is_of_model(self, key: object) -> bool:
+        return self._checkpoint.has_tensor(f"{MODEL}.{key}")
 
     def has(self, root: str) -> bool:
         """Whether anything was saved of what has this name, or begins with it."""
-        return bool(self._names(root))
+        return self._below(root) is not _NOTHING
 
     def whole(self, root: str, held: object, numbered: Sequence[torch.Tensor] = ()) -> Any:
         """Of what was saved under this name: a further object, which may be an optimizer of parameters that are
         `numbered`, or what a module keeps beside its tensors.
         """
-        return self._nested(root, held, self._names(root), numbered)
+        return self._filled(self._below(root), _way(root), held, numbered)
 
-    def _names(self, root: str) -> list[str]:
-        return [each for each in self._checkpoint.names(root) if each == root or each.startswith(f"{root}.")]
+    def _below(self, root: str) -> Any:
+        """The outline of what was saved under this name."""
+        if self._outline is None:
+            return self._by_names(root)
+        below: Any = self._outline
+        for step in _way(root):
+            if not isinstance(below, dict) or step not in below:
+                return _NOTHING
+            below = below[step]
+        return below
+
+    def _by_names(self, root: str) -> Any:
+        """The same, as far as names tell it, of all that any rank has saved."""
+        way = _way(root)
+        names = [each for each in self._checkpoint.names(root) if each == root or each.startswith(f"{root}.")]
+        paths = {name: self._path(name)[len(way) :] for name in names}
+        if not paths:
+            return _NOTHING
+        if any(not path for path in paths.values()):  # it is one tensor, or one object
+            return None
+        there = {path[:length] for path in paths.values() for length in range(len(path))}
+        below_way = [(path[len(way) :], each) for path, each in self._keys if path[: len(way)] == way]
+        keys = [(path, each) for path, each in below_way if path in there]
+        return nest(dict.fromkeys(_in_order(paths)), paths, keys)
 
     def _path(self, name: str) -> NamePath:
         """One without a path is of a checkpoint that something else wrote."""
         return self._checkpoint.index.paths.get(name, tuple(name.split(".")))
 
-    def _is_own(self, path: NamePath) -> bool:
-        return len(path) < 3 or path[1] != STATE or not isinstance(path[2], str) or path[2] in self._parameters
-
-    def _nested(self, root: str, held: object, names: Sequence[str], numbered: Sequence[torch.Tensor]) -> Any:
-        way = tuple(root.split(".", 1))
+    def _filled(self, outline: Any, way: NamePath, held: object, numbered: Sequence[torch.Tensor]) -> Any:
         there = flatten(held).values if isinstance(held, Mapping) else {}
-        values: dict[str, object] = {}
-        paths: dict[str, NamePath] = {}
-        for name in _in_order({name: self._path(name) for name in names}):
-            path = self._path(name)[len(way) :]
-            if not path:  # it is one tensor, or one object
-                return self._room(name, held, None) if self._checkpoint.has_tensor(name) else None
-            below = joined(path)
-            paths[below] = path
-            values[below] = None
-            if root != OPTIMIZER and isinstance(there.get(below), DTensor):
-                values[below] = there[below]  # how it is sharded is known; whether it fits is for others to say
-            elif self._checkpoint.has_tensor(name):
-                values[below] = self._room(name, there.get(below), self._like(path, numbered))
-        below_way = [(path[len(way) :], each) for path, each in self._keys if path[: len(way)] == way]
-        there_now = {path[:length] for path in paths.values() for length in range(len(path))}
-        return nest(values, paths, [(path, each) for path, each in below_way if path in there_now])
+
+        def value_of(path: NamePath) -> object:
+            name, below = joined(path), path[len(way) :]
+            one = there.get(joined(below)) if below else held
+            if way[0] != OPTIMIZER and isinstance(one, DTensor):
+                return one  # how it is sharded is known; whether it fits is for others to say
+            if not self._checkpoint.has_tensor(name):
+                return {}
+            return self._room(name, one, self._like(below, numbered) if below else None)
+
+        return filled(outline, value_of, way)
 
     def _room(self, name: str, held: object, like: torch.Tensor | None) -> torch.Tensor:
         dtype, shape = self._checkpoint.shape_of(name)
@@ -125,6 +176,10 @@ class Shapes:
                     return found
         number = next((int(step) for step in path if isinstance(step, int) or step.isdecimal()), len(numbered))
         return numbered[number] if number < len(numbered) else None
+
+
+def _way(root: str) -> NamePath:
+    return tuple(root.split(".", 1))
 
 
 def _in_order(paths: Mapping[str, NamePath]) -> list[str]:

@@ -19,7 +19,7 @@ from holdfast.checkpoint.format import archive, own
 from holdfast.checkpoint.format.files import Files, Readable
 from holdfast.checkpoint.format.index import Box, Index, Stored, StoredObject, StoredTensor
 from holdfast.checkpoint.format.manifest import Manifest, hash_block
-from holdfast.checkpoint.format.verifiedfile import VerifiedFile
+from holdfast.checkpoint.format.verifiedfile import BlockSource, NoSource, VerifiedFile
 from holdfast.checkpoint.format.wrappers import unwrapped
 from holdfast.checkpoint.restore.blocks import BlockMap
 from holdfast.checkpoint.restore.strip import Strip, Target, strips_of
@@ -39,6 +39,7 @@ class StoredCheckpoint:
         }
         self.index = _unwrapped(index)
         self.map = BlockMap(manifest, self.index.entries)
+        self._blocks: BlockSource = NoSource()
         self.apart: frozenset[str] = frozenset()
         """The names of what ranks held in different content, where it is seen as one of them sees it."""
 
@@ -47,6 +48,12 @@ class StoredCheckpoint:
         """A checkpoint in storage: reads its manifest and index, no tensor yet."""
         manifest = read_manifest(files, name)
         return cls(files, name, manifest, read_index(files, name, manifest))
+
+    def healed_by(self, blocks: BlockSource) -> "StoredCheckpoint":
+        """The same, where objects that are read at once have damaged blocks from there."""
+        healed = copy.copy(self)
+        healed._blocks = blocks
+        return healed
 
     def seen_by(self, rank: int, world_size: int) -> "StoredCheckpoint":
         """The same as `rank` of that world restores it: what the rank that it follows kept for itself stands under
@@ -88,7 +95,7 @@ class StoredCheckpoint:
     def read_object(self, name: str) -> object:
         """Raises Unfit when there is no such object, or it needs code to be loaded."""
         ((file, strip),) = self.object_strips(name)
-        return self.unpack(name, self._file(file).read(strip.start, strip.row_bytes))
+        return self.unpack(name, self._file(file).read(strip.start, strip.row_bytes, self._blocks))
 
     def read_tensor(self, name: str, box: Box | None = None) -> torch.Tensor:
         """`box` of the tensor (None: all of it), in fresh CPU memory. Raises Unfit when there is none."""
