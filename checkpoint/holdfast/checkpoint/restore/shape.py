@@ -7,6 +7,7 @@ another one is made like a parameter of that name or number where it has its sha
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from typing import Any, Final
 
 import torch
@@ -78,7 +79,11 @@ class Shapes:
         everywhere = self._by_names(OPTIMIZER)
         by_any = everywhere.get(STATE, {}) if isinstance(everywhere, dict) else {}
         found: Outline = {}
-        for key, below in (state | by_any | state).items():
+        both = state | by_any | state
+        if not self._is_same_world:  # ranks follow others than their neighbours do; all are to have one order
+            first = [name for name in self._parameters if name in both]
+            both = {key: both[key] for key in dict.fromkeys((*first, *both))}
+        for key, below in both.items():
             is_parameter = key in trained
             if is_parameter and key in own and key not in state:
                 continue  # this rank had it, and nothing of it
@@ -98,9 +103,33 @@ class Shapes:
 
     def whole(self, root: str, held: object, numbered: Sequence[torch.Tensor] = ()) -> Any:
         """Of what was saved under this name: a further object, which may be an optimizer of parameters that are
-        `numbered`, or what a module keeps beside its tensors.
+        `numbered`, or what a module keeps beside its tensors. A tensor that it shows and any rank has saved is
+        given too, and in another world anything else: a pipeline may be cut elsewhere.
         """
-        return self._filled(self._below(root), _way(root), held, numbered)
+        outline = self._below(root)
+        if self._outline is not None:
+            kind = torch.Tensor if self._is_same_world else object
+            outline = self._with_shown(outline, _way(root), held, kind)
+        return self._filled(outline, _way(root), held, numbered)
+
+    def _with_shown(self, outline: Any, way: NamePath, held: object, kind: type) -> Any:
+        """The outline, and what is `held` besides, is of this kind and was saved."""
+        if not (isinstance(outline, dict) and isinstance(held, Mapping)):
+            return outline
+        shown = copy(outline)
+        for key, value in held.items():
+            path = (*way, str(key))
+            name = joined(path)
+            if key in outline:
+                shown[key] = self._with_shown(outline[key], path, value, kind)
+            elif isinstance(value, Mapping):
+                if below := self._with_shown({}, path, value, kind):
+                    shown[key] = below
+            elif isinstance(value, kind) and (
+                self._checkpoint.has_tensor(name) or self._checkpoint.has_object(name)
+            ):
+                shown[key] = None
+        return shown
 
     def _below(self, root: str) -> Any:
         """The outline of what was saved under this name."""
