@@ -12,6 +12,7 @@ from holdfast.api.telemetry import (
     ParametersFingerprinted,
     PreemptionNoticed,
     ProcessKilledForMemory,
+    ProcessState,
     StepWork,
     XidRaised,
 )
@@ -40,11 +41,13 @@ class StepParts:
     _round: int = -1
     _most_s: dict[str, float] = field(default_factory=dict)
 
-    def take(self, round_: int, work: StepWork) -> None:
-        """The sums of `round_` as they are now; those of a round before the newest are passed over."""
-        if round_ < self._round:
+    def take(self, round_: int, work: StepWork, newest: int) -> None:
+        """The sums of `round_` as they are now; those of a round before the newest are passed over. `newest` is
+        that of all ranks that live: where it has gone back, another job has the name, and counts anew.
+        """
+        if round_ < self._round and round_ != newest:
             return
-        if round_ > self._round:
+        if round_ != self._round:
             self._round, self._most_s = round_, {}
         for part, seconds in _parts(work):
             before_s = self._most_s.get(part, 0.0)
@@ -118,12 +121,14 @@ class NodeView:
             # A look may miss steps; those between two looks are taken to be like the newest.
             before = self.jobs.get(job, Reading())
             steps = {(each.round, each.rank): each.step for each in before.ranks}
+            alive = (each.round for each in reading.ranks if each.process is not ProcessState.GONE)
+            newest = max(alive, default=-1)
             for rank in reading.ranks:
                 step = steps.get((rank.round, rank.rank))
                 if rank.tokens is not None and rank.step is not None and step is not None:
                     self.tokens[job, rank.rank] += max(0, rank.step - step) * rank.tokens
                 if rank.work is not None:
-                    self.spent.setdefault((job, rank.rank), StepParts()).take(rank.round, rank.work)
+                    self.spent.setdefault((job, rank.rank), StepParts()).take(rank.round, rank.work, newest)
         self.node, self.jobs, self.read_at = node, jobs, now
         self.indices.update((gpu.uuid, gpu.index) for gpu in node.gpus)
         self.indices.update((gpu.uuid, gpu.index) for gpu in node.details)

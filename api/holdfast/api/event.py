@@ -148,12 +148,14 @@ class StacksTaken(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Where the ranks stood that an incident is about, before anything was ended.
 
     `line` is that of the script at which the culprit stood, "" where it is not known; `stood` is what it was in.
+    `waits` is what earlier versions wrote for `Stood.WAITS`, and is written no more.
     """
 
     incident: str
     evidence: tuple[Evidence, ...]
     line: str = ""
     stood: Stood = Stood.UNKNOWN
+    waits: bool = False
 
 
 class StopEnded(msgspec.Struct, frozen=True, tag=True):

@@ -2,11 +2,11 @@
 
 import itertools
 import logging
+import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from numbers import Integral
 from typing import TypeVar
 
 from torch.nn import Module
@@ -112,8 +112,8 @@ class Checkpointer:
     def __post_init__(self) -> None:
         counts = {"every_steps": self.every_steps, "keep": self.keep, "data_parallel": self.data_parallel}
         for name, number in counts.items():
-            if number is not None and (not isinstance(number, Integral) or number < 1):
-                raise InvalidInput(Problem(field=name, value=number, fix="write at least 1"))
+            if number is not None:
+                setattr(self, name, _count(name, number))
         rehearsed_from = self.run.rehearsed_from
         uri = rehearsed_from or self.uri or self.run.assignment.restore.uri
         if uri and (self.storage is None or rehearsed_from is not None):
@@ -618,3 +618,14 @@ class Checkpointer:
             self._save = Save(run, capture, persister, uri=storage.uri, saved_step=saved, reached=self.reached)
         every_steps = [each for each in (self.every_steps, part.save_every) if each is not None]
         self._policy = SavePolicy(run, capture, memory=memory, save=self._save, every_steps=every_steps)
+
+
+def _count(field: str, given: object) -> int:
+    """Also of NumPy's numbers, and of what a division made whole. Raises InvalidInput."""
+    try:
+        number = operator.index(given)  # type: ignore[arg-type]  # that is asked here
+    except TypeError:
+        number = int(given) if isinstance(given, float) and given.is_integer() else 0
+    if number < 1:
+        raise InvalidInput(Problem(field=field, value=given, fix="write at least 1"))
+    return number

@@ -195,6 +195,16 @@ async def test_no_counter_of_a_ranks_steps_ever_goes_down(later: tuple[int, Step
     assert sum(seen[-1]) >= 20.0
 
 
+def test_a_job_that_is_made_anew_under_its_name_is_counted_from_its_first_round() -> None:
+    view, totals = NodeView(), []
+    of_before = msgspec.structs.replace(RANK, round=12, rank=3, process=ProcessState.GONE, work=WORK)
+    for round_ in (12, 1, 2):
+        rank = msgspec.structs.replace(RANK, round=round_, work=WORK)
+        view.observe(Reading(), {"ns/job": Reading(ranks=(rank, of_before))}, 100.0)
+        totals.append([sum(dict(view.spent_of("ns/job", each)).values()) for each in (2, 3)])
+    assert totals == [[10.0, 10.0], [20.0, 10.0], [30.0, 10.0]]
+
+
 async def test_fingerprints_are_counted() -> None:
     told = ParametersFingerprinted(round=4, rank=2, group=0, step=9, value=1, age_s=0.0)
     picture = NodeView()

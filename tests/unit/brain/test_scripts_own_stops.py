@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from story import JOB, Story, running
 
+from holdfast.api.decoding import decode_msgpack
 from holdfast.api.event import StacksTaken, StopEnded
 from holdfast.api.finding import Confidence, Evidence, FindingKind, Subject
 from holdfast.api.longwork import WORK_S_MAX, LongWork
@@ -115,6 +116,14 @@ def test_a_rank_that_was_in_a_collective_that_nobody_passed_waited_and_nobody_is
     assert (story.incident.innocent, story.incident.confidence) == (False, Confidence.UNKNOWN)
     assert not story.state.work.stops
     assert not story.state.suspicions
+
+
+def test_a_rank_that_waited_in_a_collective_by_the_journal_of_an_earlier_version_waited() -> None:
+    story = works_on(running(3, spares=1), 2, 5)
+    written = {"type": "StacksTaken", "incident": story.incident.id, "evidence": [], "line": EXPORT, "waits": True}
+    story.tell(decode_msgpack(msgspec.msgpack.encode(written), StacksTaken))
+    assert (story.incident.innocent, story.incident.confidence) == (False, Confidence.UNKNOWN)
+    assert not story.state.work.stops
 
 
 def test_what_a_process_proves_of_itself_holds_wherever_it_stands() -> None:

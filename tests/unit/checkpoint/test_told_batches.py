@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -44,11 +45,23 @@ def test_data_that_cannot_be_gone_through_are_the_scripts_mistake(data: object) 
         passed(data)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("wrong", [{"every_steps": "10"}, {"keep": 2.5}, {"every_steps": 0}])
+@pytest.mark.parametrize("wrong", [{"every_steps": "10"}, {"keep": 2.5}, {"every_steps": 0}, {"keep": -1.0}])
 def test_a_number_of_a_checkpointer_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
     model = torch.nn.Linear(1, 1)
     with pytest.raises(InvalidInput, match="write at least 1"):
         Checkpointer(Told(), model=model, optimizer=torch.optim.SGD(model.parameters()), **wrong)
+
+
+@pytest.mark.parametrize(
+    "given", [10, numpy.int64(10), numpy.int32(10), torch.tensor(10), 10.0, numpy.float64(10)]
+)
+@pytest.mark.parametrize("name", ["every_steps", "keep"])
+def test_a_whole_number_of_any_kind_is_one_for_a_checkpointer(name: str, given: Any) -> None:
+    model = torch.nn.Linear(1, 1)
+    wanted: dict[str, Any] = {name: given}
+    made = Checkpointer(Told(), model=model, optimizer=torch.optim.SGD(model.parameters()), **wanted)
+    assert type(getattr(made, name)) is int
+    assert getattr(made, name) == 10
 
 
 def test_each_batch_is_told_and_each_further_pass() -> None:

@@ -13,7 +13,7 @@ from holdfast.api.longwork import WORK_S_MAX, LongStop, LongWork
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import ProcessState, RankSample
 from holdfast.watchdog.detectors.detector import WorkKnown
-from holdfast.watchdog.detectors.hang import LATE_S_MIN, WORKS_ON, HangDetector
+from holdfast.watchdog.detectors.hang import LATE_S_MIN, WORKS_ON, HangDetector, Seen, marks_of
 
 AT_LEAST = 2.0  # reports are a second apart
 
@@ -340,3 +340,14 @@ def test_long_steps_give_work_no_less_than_they_give_all() -> None:
     world.all_wait_but(1)
     regular_expression(world)
     assert found_after(world) >= 80.0
+
+
+def test_a_look_that_told_nothing_of_the_work_makes_no_work_of_a_sleep() -> None:
+    seen: Seen | None = None
+    for second in range(1, 30):
+        worked_s = None if second == 15 else min(float(second), 10.0)
+        sample = RankSample(
+            1, 0, ProcessState.RUNNING, Phase.OWN, float(second), 1.0, pid=5, step=9, worked_s=worked_s
+        )
+        seen = Seen(sample, second, 0.0, marks=marks_of(sample, seen, second))
+        assert seen.works is (second < 15)

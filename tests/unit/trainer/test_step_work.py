@@ -122,6 +122,42 @@ def test_own_work_is_what_the_thread_ran_and_nothing_that_it_waited_for(
     assert loop.sums["own"] == 3 * ran
 
 
+@pytest.mark.parametrize(("told", "readings"), [((), 0), ((Phase.DATA, Phase.FORWARD, Phase.BACKWARD), 3)])
+def test_a_step_reads_the_threads_clock_where_the_loop_tells_of_phases(
+    told: tuple[Phase, ...], readings: int
+) -> None:
+    read: list[int] = []
+
+    def ran_ns() -> int:
+        read.append(1)
+        return loop.kernel.ran
+
+    loop = Loop()
+    loop.kernel.ran_ns = ran_ns  # type: ignore[method-assign]
+    loop.work = StepWork(loop.kernel, loop.now)
+    for _ in range(12):
+        for phase in told:
+            loop.phase(phase)
+            loop.lives(ran=5)
+        loop.step()
+        if loop.work.fields()[0] == 0:
+            first = len(read)
+    # `fields` reads it once, where the sums are published.
+    assert len(read) - first == 11 * (readings + 1)
+
+
+def test_a_loop_that_tells_of_its_evaluations_alone_has_no_more_own_work_than_time_behind_its_steps() -> None:
+    loop = Loop()
+    for _ in range(3):
+        loop.lives(ran=100)
+        loop.step()
+    loop.lives(ran=4, waited=3)
+    loop.phase(Phase.IDLE)
+    loop.phase(Phase.FORWARD)
+    loop.step()
+    assert 4 <= loop.sums["own"] <= 7
+
+
 def test_where_the_host_knows_nothing_own_work_is_all_of_its_time() -> None:
     loop = Loop(is_on_host=False)
     loop.step()

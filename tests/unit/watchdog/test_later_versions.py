@@ -93,6 +93,17 @@ def test_an_event_or_a_condition_that_is_new_is_left_out_and_told(
     assert msgspec.structs.replace(report, unreadable=()) == REPORT
 
 
+def test_a_condition_in_a_state_that_is_new_is_left_out_and_told() -> None:
+    said = plain()
+    said["conditions"].append(
+        {"kind": ConditionKind.NVLINK_DOWN, "state": "Suspected", "age_s": 1.0, "says": "perhaps"}
+    )
+    report = heard(said)
+    (told,) = report.unreadable
+    assert "Suspected" in told.reason
+    assert msgspec.structs.replace(report, unreadable=()) == REPORT
+
+
 @pytest.mark.parametrize(
     "bad",
     [

@@ -136,6 +136,17 @@ def test_who_only_issued_more_has_not_passed_what_it_is_in_itself() -> None:
     assert stood([RankStack(0, 100, (ITEM,), (0,), ahead), waiting(1)], 1) == (LOSS, Stood.WAITS)
 
 
+@pytest.mark.parametrize("operation", ["gather", "broadcast"])
+def test_who_waits_for_a_rank_that_has_not_come_is_not_held_though_others_are_done(operation: str) -> None:
+    """As gloo shows it: who sent to the root of a gather, or had its part of a broadcast, has gone on."""
+    in_it = RankStack(1, 101, (LOSS,), (0,), (Collective("default_pg", 3, operation),))
+    gone_on = (Collective("default_pg", 3, operation, done=True), Collective("default_pg", 4, "barrier"))
+    passed = RankStack(0, 100, (TOP,), (0,), gone_on)
+    export = RankStack(2, 102, (ITEM,), (0,), (Collective("default_pg", 2, "barrier", done=True),))
+    assert stood([passed, in_it, export], 1) == (LOSS, Stood.WAITS)
+    assert stood([passed, in_it], 1) == (LOSS, Stood.HELD)
+
+
 def test_what_ended_behind_a_later_one_of_its_group_is_not_what_a_rank_was_in() -> None:
     """Not every backend tells of each that it is over."""
     issued = (Collective("dp", 3, "barrier"), Collective("dp", 4, "all_reduce", done=True))

@@ -18,6 +18,7 @@ from typing import Final
 
 from holdfast.api.rankrecord import UNKNOWN_INT, Phase
 
+_OWN: Final = Phase.OWN
 _TRAINS: Final = tuple(phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.OWN) for phase in Phase)
 _ENOUGH: Final = 64  # bytes for three numbers
 PUBLISHED_EVERY_NS: Final = 50_000_000
@@ -108,22 +109,29 @@ class StepWork:
         """`phase` begins."""
         before = self._phase
         self._spent[before] += now_ns - self._since_ns
-        if before == Phase.OWN:
-            self._own_ends(now_ns)
-        if _TRAINS[before] != _TRAINS[phase]:
-            self._mark(now_ns, trained=_TRAINS[before])
+        if before == _OWN or _TRAINS[before] != _TRAINS[phase]:
+            ran_ns = self._ran_ns()
+            if before == _OWN:
+                self._own_ends(now_ns, ran_ns)
+            if _TRAINS[before] != _TRAINS[phase]:
+                self._mark(now_ns, ran_ns, trained=_TRAINS[before])
         self._phase, self._since_ns, self._is_told = phase, now_ns, True
 
     def step(self, now_ns: int, tokens: int, longest: int) -> None:
         """A step is complete."""
         phase = self._phase if self._is_told else Phase.FORWARD
         self._spent[phase] += now_ns - self._since_ns
-        if phase == Phase.OWN:
-            self._own_ends(now_ns)
-        if not _TRAINS[phase]:
-            self._mark(now_ns, trained=False)
-        self._phase, self._since_ns, self._is_told = Phase.OWN, now_ns, False
-        self._own_from_ns = self._ran_ns()
+        if self._is_told:
+            ran_ns = self._ran_ns()
+            if phase == _OWN:
+                self._own_ends(now_ns, ran_ns)
+            if not _TRAINS[phase]:
+                self._mark(now_ns, ran_ns, trained=False)
+            self._own_from_ns = ran_ns
+        else:
+            # Of a loop that tells of no phase, as a rule: the reading, most of what a step costs, is left out.
+            self._own_from_ns = self._ran_before_ns
+        self._phase, self._since_ns, self._is_told = _OWN, now_ns, False
         self._steps += 1
         if self._steps == 0:
             self._clear(now_ns)
@@ -131,13 +139,12 @@ class StepWork:
             self._tokens = UNKNOWN_INT if tokens < 0 or self._tokens < 0 else self._tokens + tokens
             self._longest = UNKNOWN_INT if longest < 0 or self._longest < 0 else self._longest + longest
 
-    def _own_ends(self, now_ns: int) -> None:
+    def _own_ends(self, now_ns: int, ran_ns: int) -> None:
         """What it ran there; all of it where the host's thread says nothing."""
         took_ns = now_ns - self._since_ns
-        self._own_ns += took_ns if self._times is None else min(took_ns, self._ran_ns() - self._own_from_ns)
+        self._own_ns += took_ns if self._times is None else min(took_ns, ran_ns - self._own_from_ns)
 
-    def _mark(self, now_ns: int, *, trained: bool) -> None:
-        ran_ns = self._ran_ns()
+    def _mark(self, now_ns: int, ran_ns: int, *, trained: bool) -> None:
         if trained:
             self._idle_ns += now_ns - self._marked_ns - (ran_ns - self._ran_before_ns)
         self._marked_ns, self._ran_before_ns = now_ns, ran_ns
@@ -145,7 +152,7 @@ class StepWork:
     def fields(self) -> tuple[int, ...]:
         """The work zone's, from `steps` on, up to the newest step. To be asked at a step's end."""
         if _TRAINS[self._phase]:
-            self._mark(self._since_ns, trained=True)
+            self._mark(self._since_ns, self._ran_ns(), trained=True)
         waited = delayed = UNKNOWN_INT
         if self._times is not None and self._delayed_before_ns is not None:
             delayed_now = self._times.delayed_ns()

@@ -53,9 +53,17 @@ def stood(told: Sequence[RankStack], rank: int | None) -> tuple[str, Stood]:
         return "", Stood.UNKNOWN
     in_it = [one for one in stack.collectives if not _has_passed(stack, one)]
     others = [each for each in told if each.rank != rank]
-    if any(_has_passed(each, one) for one in in_it for each in others):
+    # Of a gather or a broadcast others are done before all have come: whoever has not come may keep this one.
+    come = (one for one in in_it if all(_has_come(each, one) for each in others))
+    if any(_has_passed(each, one) for one in come for each in others):
         return _plain(line), Stood.HELD
     return _plain(line), Stood.WAITS if in_it else Stood.OWN
+
+
+def _has_come(stack: RankStack, one: Collective) -> bool:
+    """Whether this rank has issued that collective, as far as it tells of its group."""
+    known = [each.sequence for each in stack.collectives if each.group == one.group]
+    return not known or max(known) >= one.sequence
 
 
 def _has_passed(stack: RankStack, one: Collective) -> bool:

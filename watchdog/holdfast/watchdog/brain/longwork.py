@@ -72,7 +72,7 @@ def _located(state: JobState, event: Event, now: float) -> Step:
     stops = state.work.stops
     if event.stood is Stood.HELD:
         return _held(state, incident, at, now)
-    if event.stood is Stood.WAITS:
+    if event.stood is Stood.WAITS or event.waits:
         is_proved = incident.confidence is Confidence.CERTAIN  # by its own process, wherever that stands
         return stay(state) if is_proved else _waited(state, incident, now)
     stop = msgspec.structs.replace(stops[at], line=event.line)

@@ -146,12 +146,13 @@ class Seen(msgspec.Struct, frozen=True, gc=False):
 def marks_of(sample: RankSample, before: Seen | None, now: float) -> tuple[tuple[float, float], ...]:
     """The marks of a new sample: one at the publication, then those of the samples that followed it."""
     published = (now - sample.progress_age_s, 0.0)
-    if before is None or sample.worked_s is None or not _is_same_publication(sample, before, now):
+    if before is None or not _is_same_publication(sample, before, now):
         return (published,)
-    marks, worked_s = before.marks or (published,), before.sample.worked_s or 0.0
-    if sample.worked_s < worked_s:
+    marks, worked_s = before.marks or (published,), before.sample.worked_s
+    if sample.worked_s is not None and worked_s is not None and sample.worked_s < worked_s:
         return ((before.at, 0.0),)  # the agent began to count anew
-    if before.at >= marks[-1][0] + WORK_MARKS_APART_S:
+    # Of a look that told nothing there is no mark.
+    if worked_s is not None and before.at >= marks[-1][0] + WORK_MARKS_APART_S:
         marks = (*marks, (before.at, worked_s))
     first = max((at for at, (when, _) in enumerate(marks) if when <= now - WORK_LOOKED_AT_S), default=0)
     return marks[first:]

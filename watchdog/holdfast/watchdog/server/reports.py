@@ -1,14 +1,15 @@
 """Reports of agents of any version: what a later one tells besides is left out, and said to be.
 
 A message that is one is decoded once. Only where it is none it is looked at whether that is for kinds of events or
-conditions that this version does not have; then the rest of the report counts, and `unreadable` names them.
+conditions, or states of these, that this version does not have; then the rest of the report counts, and
+`unreadable` names them.
 """
 
 from typing import Any, Final
 
 import msgspec
 
-from holdfast.api.condition import ConditionKind
+from holdfast.api.condition import ConditionKind, ConditionState
 from holdfast.api.decoding import FAILURES, Body, tags_of
 from holdfast.api.telemetry import FromAgent, NodeEvent, NodeReport, Unreadable
 
@@ -18,11 +19,13 @@ _LENGTH_MAX: Final = 64
 _STRICT: Final[msgspec.msgpack.Decoder[FromAgent]] = msgspec.msgpack.Decoder(FromAgent)
 _EVENTS: Final = tags_of(NodeEvent)
 _CONDITIONS: Final = frozenset(each.value for each in ConditionKind)
-_KINDS: Final = {
-    "events": ("type", _EVENTS),
-    "conditions": ("kind", _CONDITIONS),
-    "all_clear": ("kind", _CONDITIONS),
-}
+_STATES: Final = frozenset(each.value for each in ConditionState)
+_KINDS: Final = (
+    ("events", "type", _EVENTS),
+    ("conditions", "kind", _CONDITIONS),
+    ("conditions", "state", _STATES),
+    ("all_clear", "kind", _CONDITIONS),
+)
 
 
 class AgentMessages:
@@ -47,7 +50,7 @@ class AgentMessages:
 def _leave_out(report: dict[Any, Any]) -> list[str]:
     """Take the unknown ones out of `report`; their kinds."""
     left_out: list[str] = []
-    for field, (key, known) in _KINDS.items():
+    for field, key, known in _KINDS:
         if not isinstance(each_of := report.get(field), list):
             continue
         kinds = [each.get(key) if isinstance(each, dict) else None for each in each_of]
