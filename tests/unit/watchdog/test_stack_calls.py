@@ -4,10 +4,14 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from holdfast.api.round import Endpoint, Entry, MemberRanks, Restore, Round, Tier
-from holdfast.api.stacks import RankStack, StacksWanted, StackTold
+import msgspec
+import pytest
+
+from holdfast.api.round import Endpoint, Entry, MemberRanks, ReplicaGroup, Restore, Round, Tier
+from holdfast.api.stacks import Collective, RankStack, StacksWanted, StackTold, Stood
 from holdfast.watchdog.server import stackcalls
 from holdfast.watchdog.server.stackcalls import StackCalls
+from holdfast.watchdog.standstill import evidence_of, stood
 
 
 @dataclass
@@ -103,3 +107,22 @@ async def test_of_very_many_some_are_asked_and_the_culprit_is_one_of_them() -> N
     asked = [name for name, each in launchers.items() if each.shown]
     assert "m1" in asked
     assert len(asked) <= stackcalls.ASKED_MAX + 1
+
+
+@pytest.mark.parametrize(("groups", "was"), [(2, Stood.WAITS), (0, Stood.HELD)])
+async def test_what_another_replica_group_counts_under_the_same_name_is_another_group(
+    groups: int, was: Stood
+) -> None:
+    """The first has passed 1001 of its own; who waits in 41 of the second is held by nobody's passing of that."""
+    apart = tuple(ReplicaGroup(1 + at, 1, Endpoint("h", at), trains=True) for at in range(groups))
+    calls, launchers = StackCalls(), launchers_of(2)
+    answer = calls.ask(launchers, msgspec.structs.replace(round_of(2), groups=apart))
+    number = launchers["m0"].shown[0].number
+    for rank, newest, done in ((0, 1001, True), (1, 1001, True), (2, 41, False), (3, 41, False)):
+        collective = Collective("default_pg", newest, "all_reduce", done=done)
+        stack = RankStack(rank, 1, ("train.py:1 in f",), (0,), (collective,))
+        calls.told(f"m{rank // 2}", StackTold(3, number, stack))
+    stacks = await answer
+    assert stood(stacks, 2)[1] is was
+    behind = [each.says for each in evidence_of(stacks, 4, 1.0) if each.source == "collectives"]
+    assert bool(behind) is (groups == 0)

@@ -5,9 +5,12 @@ import itertools
 from collections.abc import Mapping
 from typing import Final
 
-from holdfast.api.round import Round
+import msgspec
+
+from holdfast.api.round import GroupSeat, Round
 from holdfast.api.stacks import RankStack, StacksWanted, StackTold
 from holdfast.watchdog.server.connection import LauncherConnection, Slot
+from holdfast.watchdog.wording import ranks_in_words
 
 WITHIN_S: Final = 1.0
 ASKED_MAX: Final = 1024
@@ -26,6 +29,7 @@ class StackCalls:
         self._expected: set[int] = set()
         self._told: dict[int, RankStack] = {}
         self._ranks: dict[str, range] = {}
+        self._seats: dict[str, GroupSeat] = {}
         self._answer: asyncio.Future[tuple[RankStack, ...]] | None = None
 
     def ask(
@@ -53,6 +57,8 @@ class StackCalls:
         asked = [share for at, share in enumerate(there) if at % stride == 0 or share.member == culprit]
         self._number, self._round, self._begun = next(self._numbers), round_.number, loop.time()
         self._ranks = {each.member: range(each.first_rank, each.first_rank + each.local_size) for each in asked}
+        seats = {each.member: round_.group_of(each.member) for each in asked}
+        self._seats = {member: seat for member, seat in seats.items() if seat is not None}
         self._expected = {rank for ranks in self._ranks.values() for rank in ranks}
         self._told = {}
         self._answer = answer = loop.create_future()
@@ -66,7 +72,8 @@ class StackCalls:
         is_asked = message.stack.rank in self._ranks.get(member, ())
         if (message.round, message.number) != (self._round, self._number) or not is_asked:
             return
-        self._told[message.stack.rank] = message.stack
+        seat = self._seats.get(member)
+        self._told[message.stack.rank] = message.stack if seat is None else _within(message.stack, seat)
         if self._told.keys() == self._expected:
             self._finish()
 
@@ -77,3 +84,12 @@ class StackCalls:
     def _finish(self) -> None:
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(tuple(self._told[rank] for rank in sorted(self._told)))
+
+
+def _within(stack: RankStack, seat: GroupSeat) -> RankStack:
+    """Each replica group counts the collectives of a process group since it met itself: the same name is not the
+    same group.
+    """
+    whose = f" of {ranks_in_words(range(seat.first_rank, seat.first_rank + seat.size))}"
+    named = [msgspec.structs.replace(each, group=each.group + whose) for each in stack.collectives]
+    return msgspec.structs.replace(stack, collectives=tuple(named))
