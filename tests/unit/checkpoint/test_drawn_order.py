@@ -113,3 +113,20 @@ def test_what_else_goes_over_the_sampler_does_not_count() -> None:
     list(watched)
     next(source)
     assert order.taken is not None
+
+
+def test_a_loader_that_looks_at_its_sampler_while_it_begins_finds_it_as_it_is() -> None:
+    class Looking(DataLoader[int]):
+        def __iter__(self) -> Any:
+            sampler: Any = self.batch_sampler
+            assert isinstance(sampler, Pairs)
+            sampler.seen = [sampler[place] for place in range(len(sampler))]
+            return super().__iter__()
+
+    class Pairs(Given):
+        def __getitem__(self, place: int) -> Any:
+            return self.indices[place]
+
+    pairs = Pairs([[0, 1], [2, 3]])
+    assert taken(Looking(NUMBERS, batch_sampler=pairs), 2)
+    assert vars(pairs)["seen"] == [[0, 1], [2, 3]]

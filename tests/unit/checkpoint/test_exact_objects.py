@@ -151,6 +151,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a kind of text": ({"name": Name("x")}, "name"),
     "a deque": ({"last": deque([1])}, "last"),
     "a named tuple": ({"pair": Pair(1, 2)}, "pair"),
+    "a frozen set": ({"seen": (frozenset({1}),)}, "seen"),
     "an enum as a key": ({"by mode": {Mode.FAST: 1}}, "by mode"),
 }
 

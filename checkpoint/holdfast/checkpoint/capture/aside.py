@@ -28,9 +28,10 @@ class Aside:
     def __init__(self, state: TrainingState, rank: int) -> None:
         self._owners = [*state.singles.values(), *state.extra.values()]
         self._states = [deepcopy(each.state_dict()) for each in self._owners]
-        self._groups = state.optimizer.param_groups
+        self._optimizer = state.optimizer
         self._settings = [
-            {name: deepcopy(value) for name, value in group.items() if name != "params"} for group in self._groups
+            {name: deepcopy(value) for name, value in group.items() if name != "params"}
+            for group in self._optimizer.param_groups
         ]
         self._live = LiveState(replace(state, data=None, extra={}), rank=rank)
         self._contents = Contents()
@@ -50,7 +51,7 @@ class Aside:
         """What was copied. Once."""
         for owner, state in zip(self._owners, self._states, strict=True):
             load_extra(owner, state)
-        for group, settings in zip(self._groups, self._settings, strict=True):
+        for group, settings in zip(self._optimizer.param_groups, self._settings, strict=True):
             for name, value in settings.items():
                 if isinstance(value, torch.Tensor) and isinstance(group.get(name), torch.Tensor):
                     group[name].copy_(value)  # a learning rate that is on the device stays there

@@ -90,10 +90,26 @@ class DrawnOrder:
 
 
 class _Watched(Sampler[Any]):
-    """A sampler that is looked at. A loader that keeps its workers keeps it as well."""
+    """A sampler that is looked at. A loader that keeps its workers keeps it as well. A loader's own `__iter__` may
+    ask for its kind, index it, or set what it has.
+    """
+
+    _watched: Any
+    _order: DrawnOrder
 
     def __init__(self, sampler: Any, order: DrawnOrder) -> None:
-        self._watched, self._order = sampler, order
+        object.__setattr__(self, "_watched", sampler)
+        object.__setattr__(self, "_order", order)
+
+    @property  # type: ignore[misc]  # read only: nobody makes it another kind
+    def __class__(self) -> Any:
+        return type(self._watched)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._watched, name, value)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._watched[index]
 
     def __iter__(self) -> Iterator[Any]:
         return self._order.begins(iter(self._watched))

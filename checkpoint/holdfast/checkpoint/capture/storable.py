@@ -68,7 +68,7 @@ class _Looker(pickle.Pickler):
     """
 
     def __init__(self) -> None:
-        super().__init__(_Nowhere())
+        super().__init__(_Nowhere(), torch.serialization.DEFAULT_PROTOCOL)  # newer ones have more without its kind
         self.kinds: set[object] = set()
 
     def reducer_override(self, value: Any) -> Any:
