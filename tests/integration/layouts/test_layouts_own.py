@@ -1,5 +1,6 @@
 """What ranks hold under one name and in different content is saved as each has it, and restored to each."""
 
+import datetime
 import warnings
 from pathlib import Path
 
@@ -108,11 +109,16 @@ class Unpicklable(Stubborn):
         return {"key": lambda: None}
 
 
+class Dated(Stubborn):
+    def state_dict(self) -> dict[str, object]:
+        return {"by day": {datetime.date(2026, 11, 29): torch.ones(1)}}
+
+
 def begin(given: tuple[Path, str]) -> str:
     """What is said before the first step."""
     folder, case = given
     model = nn.Linear(2, 2)
-    extra = {"stubborn": Stubborn(), "unpicklable": Unpicklable()}
+    extra = {"stubborn": Stubborn(), "unpicklable": Unpicklable(), "dated": Dated()}
     checkpointer = Checkpointer(
         Standalone(str(folder)),
         model=model,
@@ -131,6 +137,7 @@ def begin(given: tuple[Path, str]) -> str:
     [
         ("stubborn", "extra.stubborn.self"),
         ("unpicklable", "extra.unpicklable.key"),
+        ("dated", "extra.dated.by day"),
     ],
 )
 def test_what_no_save_could_store_is_refused_before_the_first_step(

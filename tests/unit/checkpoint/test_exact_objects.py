@@ -1,5 +1,6 @@
 """What can be saved comes back as it was: keys, their order, kinds of tensors. What cannot is refused by name."""
 
+import datetime
 import enum
 from collections import Counter, OrderedDict, deque, namedtuple
 from collections.abc import Callable, Iterable
@@ -145,6 +146,15 @@ def test_what_was_saved_comes_back_as_it_was(holder: Callable[..., Any], kept: s
     assert told(holder(tmp_path, {}, 0)) == told(KEPT[kept]())
 
 
+@pytest.mark.parametrize("holder", [in_extra, in_optimizer, in_module])
+def test_a_key_that_is_a_kind_of_text_comes_back_as_that_text(holder: Callable[..., Any], tmp_path: Path) -> None:
+    text = {Mode.FAST: torch.ones(1), Name("x"): {np.str_("y"): 2}}
+    holder(tmp_path, {"by": text}, 2)
+    found = holder(tmp_path, {}, 0)["by"]
+    assert told(found) == told({"fast": torch.ones(1), "x": {"y": 2}})
+    assert found[Mode.FAST] == 1
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "an enum of text": ({"mode": Mode.FAST}, "mode"),
     "an enum of numbers": ({"level": [Level.LOW]}, "level"),
@@ -152,7 +162,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a deque": ({"last": deque([1])}, "last"),
     "a named tuple": ({"pair": Pair(1, 2)}, "pair"),
     "a frozen set": ({"seen": (frozenset({1}),)}, "seen"),
-    "an enum as a key": ({"by mode": {Mode.FAST: 1}}, "by mode"),
+    "an enum as a key": ({"by level": {Level.LOW: torch.ones(1)}}, "by level"),
+    "a date in a key": ({"by day": {(datetime.date(2026, 11, 29), 1): 1}}, "by day"),
 }
 
 

@@ -122,11 +122,12 @@ def has_text_alone(outline: Any) -> bool:
 
 
 def _outlined(value: object, path: NamePath, flat: Flat) -> Any:
-    if isinstance(value, Mapping) and (value or not path):
+    """What has other keys is no nest, but an object with all that is in it."""
+    if isinstance(value, Mapping) and (not path or (value and all(map(_can_be_key, value)))):
         outline = _empty(value)
         for key, each in value.items():
-            if type(key) is not str:
-                _require_storable(key, path)
+            if isinstance(key, str):
+                key = str(key)  # the same key, whatever kind of text it is
             outline[key] = _outlined(each, (*path, str(key)), flat)
         return outline
     if isinstance(value, list) and _is_nested(value):
@@ -143,15 +144,11 @@ def _empty(like: Mapping[Any, Any]) -> Any:
     return type(like)() if type(like) in _KEPT else {}
 
 
-def _require_storable(key: object, path: NamePath) -> None:
-    if type(key) in _OF_KEYS or (isinstance(key, np.generic) and key.dtype.char in NUMBERS):
-        return
+def _can_be_key(key: object) -> bool:
     if type(key) is tuple:
-        for each in key:
-            _require_storable(each, path)
-        return
-    fix = "use keys that are text, numbers, None or tuples of them: the value of an enum and not the enum"
-    raise InvalidInput(Problem(field=joined(path), value=f"key {key!r} of {type(key).__name__}", fix=fix))
+        return all(map(_can_be_key, key))
+    is_number = isinstance(key, np.generic) and key.dtype.char in NUMBERS
+    return type(key) in _OF_KEYS or is_number or (isinstance(key, str) and str(key) == key)
 
 
 def _is_nested(value: object) -> bool:
