@@ -155,6 +155,18 @@ def test_a_key_that_is_a_kind_of_text_comes_back_as_that_text(holder: Callable[.
     assert found[Mode.FAST] == 1
 
 
+@pytest.mark.parametrize("empty", [[], {}])
+def test_what_begins_empty_and_comes_back_full_is_not_said_to_be_missing(
+    empty: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    full = [torch.ones(1), torch.ones(2)] if empty == [] else {"a": torch.ones(1)}
+    in_extra(tmp_path, {"items": full}, 2)
+    assert told(in_extra(tmp_path, {"items": empty, "new": 1}, 0)) == told({"items": full})
+    assert [each.getMessage() for each in caplog.records if "kept as the script" in each.getMessage()] == [
+        "kept as the script made it, step-00000002 has none of it names=extra.notes.new"
+    ]
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "an enum of text": ({"mode": Mode.FAST}, "mode"),
     "an enum of numbers": ({"level": [Level.LOW]}, "level"),

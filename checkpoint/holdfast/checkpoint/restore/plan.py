@@ -391,7 +391,8 @@ class Plan:
         """
         saved = flatten(given).values
         for name, value in flatten(held).values.items():
-            if isinstance(value, Mapping) or name in saved:  # what is empty shows nothing
+            shows_nothing = isinstance(value, Mapping | list) and not value
+            if shows_nothing or name in saved:
                 continue
             shard = shard_of(name, value) if isinstance(value, DTensor) else None
             if shard is not None:
