@@ -14,6 +14,7 @@ from torch import nn
 
 from holdfast.api.errors import InvalidInput
 from holdfast.checkpoint import Checkpointer, Standalone
+from holdfast.checkpoint.format import archive
 
 
 class Mode(enum.StrEnum):
@@ -153,6 +154,12 @@ def test_a_key_that_is_a_kind_of_text_comes_back_as_that_text(holder: Callable[.
     found = holder(tmp_path, {}, 0)["by"]
     assert told(found) == told({"fast": torch.ones(1), "x": {"y": 2}})
     assert found[Mode.FAST] == 1
+
+
+def test_a_sparse_tensor_with_indices_beyond_it_is_not_loaded() -> None:
+    forged = torch.sparse_coo_tensor(torch.tensor([[0, 9]]), torch.ones(2), (3,), check_invariants=False)
+    with pytest.raises(RuntimeError, match="found index 9"):
+        archive.unpack_object(archive.pack_object(forged))
 
 
 @pytest.mark.parametrize("empty", [[], {}])

@@ -104,9 +104,13 @@ def pack_object(value: object) -> bytes:
 
 
 def unpack_object(archive: bytes | bytearray) -> object:
-    """The reverse. Runs no code from the archive; raises `pickle.UnpicklingError` where that would be needed."""
+    """The reverse. Runs no code from the archive; raises `pickle.UnpicklingError` where that would be needed, and
+    RuntimeError for a sparse tensor whose indices are not within it.
+    """
     torch.serialization.add_safe_globals(_NUMPY)
-    return torch.load(io.BytesIO(archive), map_location="cpu", weights_only=True)
+    # Torch warns, once, where nobody has said whether they are checked.
+    with torch.sparse.check_sparse_tensor_invariants():  # type: ignore[no-untyped-call]
+        return torch.load(io.BytesIO(archive), map_location="cpu", weights_only=True)
 
 
 METADATA_FILE = ".metadata"
