@@ -386,8 +386,8 @@ class Plan:
             self.sharded[EXTRA] = extra
 
     def _compare_extra(self, fitting: Fitting, held: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-        """What is shown of a further object and was not saved. It is given what was saved all the same, but for
-        sharded tensors: those are asked for.
+        """What is shown of a further object and is not given: it is kept, and named; but for a sharded tensor
+        that no rank has saved, which is asked for.
         """
         saved = flatten(given).values
         for name, value in flatten(held).values.items():
@@ -395,7 +395,7 @@ class Plan:
             if shows_nothing or name in saved:
                 continue
             shard = shard_of(name, value) if isinstance(value, DTensor) else None
-            if shard is not None:
+            if shard is not None and not self.checkpoint.has_tensor(name):
                 fitting.tensor(name, shard)
             else:
                 self.kept.append(name)
