@@ -8,9 +8,11 @@ import hashlib
 import io
 import json
 import shutil
+import socket
 import subprocess
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from kubernetes_binaries import CONTAINERD
@@ -83,16 +85,30 @@ def start_containerd(machine: Machine) -> None:
     program = CONTAINERD.program("containerd")
     # It looks for the program that keeps a pod on PATH, where one of another version may lie.
     path = f"PATH={program.parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    process = machine.spawn("containerd", "env", path, program, "--config", "/srv/containerd.toml")
+    with _readiness(machine.folder / "ready.sock") as is_ready:
+        told = "NOTIFY_SOCKET=/srv/ready.sock"
+        process = machine.spawn("containerd", "env", path, told, program, "--config", "/srv/containerd.toml")
+        process.wait_until(is_ready, READY_S_MAX)
 
-    def answers() -> bool:
-        try:
-            machine.run(*_ctr(), "--connect-timeout", "1s", "version", timeout_s=5)
-        except (RuntimeError, subprocess.TimeoutExpired):
-            return False
-        return True
 
-    process.wait_until(answers, READY_S_MAX)
+@contextmanager
+def _readiness(path: Path) -> Iterator[Callable[[], bool]]:
+    """Whether a service has said at this socket that it is up, as it says to systemd. Source: sd_notify(3).
+
+    containerd answers `version` earlier, when a kubelet that asks it for pods is still refused and ends.
+    """
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+        told.bind(str(path))
+        told.settimeout(0)
+
+        def is_ready() -> bool:
+            try:
+                return b"READY=1" in told.recv(4096).split(b"\n")
+            except BlockingIOError:
+                return False
+
+        yield is_ready
 
 
 def _ctr() -> tuple[str | Path, ...]:
